@@ -1,0 +1,1 @@
+"""strixhlo: LLM inference through StableHLO and IREE."""

@@ -1,0 +1,1 @@
+"""Bundle + target -> vmfb. Knows IREE; knows no model family."""

@@ -1,0 +1,170 @@
+"""Composite -> custom call -> kernel dispatch.
+
+A `strixhlo.*` composite whose op has a kernel on the target becomes `stablehlo.custom_call @strixhlo.<op>`, and each
+custom call becomes one or more `flow.dispatch` of the target's kernel executable. A composite that is left alone is
+inlined by IREE from its decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from iree.compiler import ir
+
+from ..custom_kernels.ops.launch import Launch, LoweringRule
+
+# (launch, input types, output types) -> symbol of the executable's export
+ExportRule = Callable[[Launch, Sequence[ir.Type], Sequence[ir.Type]], str]
+
+PREFIX = "strixhlo."
+
+
+def operations(module: ir.Module, name: str) -> list[ir.Operation]:
+    """Every operation of that name, in order."""
+    found = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.operation.name == name:
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
+    """Turn composites that have a kernel into custom calls, then drop the decompositions that nothing uses."""
+    count = 0
+    for composite in operations(module, "stablehlo.composite"):
+        name = ir.StringAttr(composite.attributes["name"]).value
+        rule = rules.get(name.removeprefix(PREFIX))
+        attributes = ir.DictAttr(composite.attributes["composite_attributes"])
+        if rule is None or rule(_python_values(attributes), _operand_types(composite)) is None:
+            continue
+        with ir.InsertionPoint(composite):
+            call = ir.Operation.create(
+                "stablehlo.custom_call",
+                results=[r.type for r in composite.results],
+                operands=list(composite.operands),
+                attributes={
+                    "call_target_name": ir.StringAttr.get(name),
+                    "backend_config": attributes,
+                    "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
+                },
+            )
+        for old, new in zip(composite.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        composite.erase()
+        count += 1
+    drop_unused_functions(module)
+    return count
+
+
+def drop_unused_functions(module: ir.Module) -> None:
+    """Erase private functions that no public one reaches."""
+    functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in operations(module, "func.func")}
+    reached: set[str] = set()
+    pending = [
+        n
+        for n, f in functions.items()
+        if "sym_visibility" not in f.attributes or "public" in str(f.attributes["sym_visibility"])
+    ]
+    while pending:
+        name = pending.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        pending += [n for n in _callees(functions[name]) if n in functions]
+    for name, function in functions.items():
+        if name not in reached:
+            function.erase()
+
+
+def _callees(function: ir.Operation) -> list[str]:
+    found = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        for key in ("callee", "decomposition"):
+            if key in op.operation.attributes:
+                found.append(ir.FlatSymbolRefAttr(op.operation.attributes[key]).value)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return found
+
+
+def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRule], export: ExportRule) -> int:
+    """Turn every strixhlo custom call into dispatches; equal launches on equal inputs (an activation that several
+    matmuls share is quantized once) are made once. Returns the number of dispatches."""
+    memo: dict[tuple[Any, ...], list[ir.Value]] = {}
+    count = 0
+    for call in operations(module, "stablehlo.custom_call"):
+        name = ir.StringAttr(call.attributes["call_target_name"]).value
+        if not name.startswith(PREFIX):
+            continue
+        rule = rules[name.removeprefix(PREFIX)]
+        lowering = rule(_python_values(ir.DictAttr(call.attributes["backend_config"])), _operand_types(call))
+        if lowering is None:
+            raise RuntimeError(f"{name} has no kernel here, but became a custom call")
+        values: dict[str, ir.Value] = dict(zip(lowering.operands, call.operands, strict=True))
+        for launch in lowering.launches:
+            inputs = [values[i] for i in launch.inputs]
+            pure = not any(o.updates for o in launch.outputs)
+            key = (launch, *inputs)
+            results = memo.get(key) if pure else None
+            if results is None:
+                results = memo[key] = _dispatch(call, launch, values, export)
+                count += 1
+            values.update(zip((o.name for o in launch.outputs), results, strict=True))
+        for name, old in zip(lowering.results, call.results, strict=True):
+            old.replace_all_uses_with(values[name])
+        call.erase()
+    return count
+
+
+def _dispatch(call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], export: ExportRule) -> list[ir.Value]:
+    inputs = [values[i] for i in launch.inputs]
+    types = [
+        values[o.updates].type if o.updates else ir.RankedTensorType.get(o.shape, ir.Type.parse(o.dtype))
+        for o in launch.outputs
+    ]
+    symbol = export(launch, [v.type for v in inputs], types)
+    with ir.InsertionPoint(call):
+        workload = _constant(launch.workgroups, "index")
+        scalars = [_constant(s, "i32") for s in launch.scalars]
+        tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
+        attributes = {
+            "entry_points": ir.Attribute.parse(f"[{symbol}]"),
+            # workload, arguments, dimensions of arguments, dimensions of results
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, len(scalars) + len(inputs), 0, 0]),
+        }
+        if any(t >= 0 for t in tied):
+            attributes["tied_operands"] = ir.Attribute.parse(f"[{', '.join(f'{t} : index' for t in tied)}]")
+        dispatch = ir.Operation.create(
+            "flow.dispatch", results=types, operands=[workload, *scalars, *inputs], attributes=attributes
+        )
+    return list(dispatch.results)
+
+
+def _constant(value: int, type_text: str) -> ir.Value:
+    return ir.Operation.create(
+        "arith.constant",
+        results=[ir.Type.parse(type_text)],
+        attributes={"value": ir.Attribute.parse(f"{value} : {type_text}")},
+    ).result
+
+
+def _operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:
+    types = [ir.RankedTensorType(v.type) for v in op.operands]
+    return [(tuple(t.shape), str(t.element_type)) for t in types]
+
+
+def _python_values(attributes: ir.DictAttr) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for item in attributes:
+        attribute = item.attr.maybe_downcast()
+        if not isinstance(attribute, ir.IntegerAttr | ir.FloatAttr | ir.StringAttr | ir.BoolAttr):
+            raise TypeError(f"composite attribute {item.name} of an unexpected kind: {attribute}")
+        values[item.name] = attribute.value
+    return values

@@ -1,0 +1,1 @@
+"""What the compiler cannot do well. Knows no model."""

@@ -1,0 +1,122 @@
+// Few rows of 8-bit activations: each weight is read and decoded once. The order of every sum is the same for any number
+// of activation rows, so a row's result does not depend on its company.
+#pragma once
+#include "dot.h"
+
+// The quantized activations of a matmul: xq int8 [M, K], xs float32 [M, K / 32], xsum int32 [M, K / 16].
+struct Activations {
+  const int8_t* q;
+  const float* scale;
+  const int32_t* sum;
+  int64_t K;
+};
+INLINE Activations row_of(const Activations& x, int64_t m) {
+  return {x.q + m * x.K, x.scale + m * (x.K / RUN), x.sum + m * (x.K / 16), x.K};
+}
+
+// Sums of activations, one in lanes 0 and 2 of every four: weights 0..15 and 16..31 of a run.
+template <bool FULL>
+INLINE I spread_sums(const int32_t* sums, int64_t runs) {
+#if STRIXHLO_AVX512
+  const __m256i v = FULL ? load<__m256i>(sums) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), sums);
+  return __builtin_bit_cast(I, _mm512_cvtepu32_epi64(v));
+#elif STRIXHLO_AVX2
+  const __m128i v = FULL || runs == 2 ? load<__m128i>(sums) : _mm_set_epi64x(0, load<int64_t>(sums));
+  return __builtin_bit_cast(I, _mm256_cvtepu32_epi64(v));
+#else
+  (void)runs;
+  return I{sums[0], 0, sums[1], 0};
+#endif
+}
+
+// RUNS runs, the STEP-th of a chunk, of R weight rows and M activation rows.
+template <class Fmt, int R, int M, int STEP, bool FULL>
+INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Activations& x,
+                 int64_t run, int64_t runs) {
+  Codes codes[R];
+  UNROLL for (int r = 0; r < R; r++) {
+    codes[r] = load_codes<Fmt, FULL>(after<Fmt>(rows[r], RUNS * STEP), runs);
+    codes[r] = {prepared<Fmt>(codes[r].low), prepared<Fmt>(codes[r].high)};
+  }
+  UNROLL for (int m = 0; m < M; m++) {
+    const Activations xm = row_of(x, m);
+    const Codes xq = load_bytes<FULL>(xm.q + run * RUN, runs);
+    I start = 0;  // minus zero * activations, exact in integers
+    if constexpr (zero_of<Fmt>() != 0) start = spread_sums<FULL>(xm.sum + run * 2, runs) * -zero_of<Fmt>();
+    UNROLL for (int r = 0; r < R; r++) {
+      if constexpr (Fmt::GROUPS == 1) {
+        const I both = dot<Fmt>(dot<Fmt>(start, codes[r].low, xq.low), codes[r].high, xq.high);
+        acc[m][r] = fma(to_float(both), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
+      } else {
+        const I of_low = lane_index() % 4 == 0, of_high = lane_index() % 4 == 2;
+        const I low = dot<Fmt>(start & of_low, codes[r].low, xq.low);
+        const I high = dot<Fmt>(start & of_high, codes[r].high, xq.high);
+        acc[m][r] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
+        acc[m][r] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m][r]), acc[m][r]);
+      }
+    }
+  }
+}
+
+// W runs (FULL) or the fewer that are left.
+template <class Fmt, int R, int M, bool FULL>
+INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, int64_t run, int64_t runs) {
+  Parts rows[R];
+  F by_group[Fmt::GROUPS][M][R];
+  GroupValues scale[R];
+  F minimum[R];
+  UNROLL for (int r = 0; r < R; r++) {
+    rows[r] = after<Fmt>(all[r], run);
+    scale[r] = scales<Fmt, FULL>(rows[r], runs);
+    if constexpr (Fmt::MINIMUM) minimum[r] = minima<Fmt, FULL>(rows[r], runs);
+  }
+  UNROLL for (int m = 0; m < M; m++) {
+    const Activations xm = row_of(x, m);
+    const F xs = FULL ? load<F>(xm.scale + run) : load_part(xm.scale + run, runs);
+    UNROLL for (int r = 0; r < R; r++) {
+      by_group[0][m][r] = scale[r].first * xs;
+      if constexpr (Fmt::GROUPS == 2) by_group[1][m][r] = scale[r].second * xs;
+    }
+    if constexpr (Fmt::MINIMUM) {
+      const int32_t* sums = xm.sum + run * 2;
+      const I a = FULL ? load<I>(sums) : load_part(sums, min(2 * runs, W));
+      const I b = FULL ? load<I>(sums + W) : load_part(sums + W, max(2 * runs - W, 0));
+      const F total = to_float(evens(a, b) + odds(a, b)) * xs;
+      UNROLL for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r], acc[m][r]);
+    }
+  }
+  if constexpr (FULL) {
+    step<Fmt, R, M, 0, true>(acc, by_group, rows, x, run, RUNS);
+    step<Fmt, R, M, 1, true>(acc, by_group, rows, x, run + RUNS, RUNS);
+    step<Fmt, R, M, 2, true>(acc, by_group, rows, x, run + 2 * RUNS, RUNS);
+    step<Fmt, R, M, 3, true>(acc, by_group, rows, x, run + 3 * RUNS, RUNS);
+  } else {
+    step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run, min(runs, RUNS));
+    if (runs > RUNS) step<Fmt, R, M, 1, false>(acc, by_group, rows, x, run + RUNS, min(runs - RUNS, RUNS));
+    if (runs > 2 * RUNS) step<Fmt, R, M, 2, false>(acc, by_group, rows, x, run + 2 * RUNS, min(runs - 2 * RUNS, RUNS));
+    if (runs > 3 * RUNS) step<Fmt, R, M, 3, false>(acc, by_group, rows, x, run + 3 * RUNS, min(runs - 3 * RUNS, RUNS));
+  }
+}
+
+// y[m * N + r], r < R: weight rows `weight` .. + R - 1 of K columns with M rows of activations.
+template <class Fmt, int R, int M>
+static void int8_rows(const Activations& x, const Parts& weight, float* y, int64_t N) {
+  Parts rows[R];
+  F acc[M][R];
+  UNROLL for (int r = 0; r < R; r++) rows[r] = row_of<Fmt>(weight, r, x.K);
+  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) acc[m][r] = 0;
+  const int64_t runs = x.K / RUN;
+  int64_t run = 0;
+  for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
+  if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs - run);
+  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) y[m * N + r] = sum(acc[m][r]);
+}
+
+// All of a workgroup's weight rows, `count`, with M activation rows.
+template <class Fmt, int M>
+static void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
+  constexpr int R = M <= 2 ? 4 : M <= 4 ? 2 : 1;
+  int64_t n = 0;
+  for (; n + R <= count; n += R) int8_rows<Fmt, R, M>(x, row_of<Fmt>(weight, n, x.K), y + n, N);
+  for (; n < count; n++) int8_rows<Fmt, 1, M>(x, row_of<Fmt>(weight, n, x.K), y + n, N);
+}

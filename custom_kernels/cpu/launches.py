@@ -1,0 +1,107 @@
+"""How each custom op becomes launches of the CPU kernels: symbols, operands, scalars and how many workgroups."""
+
+from __future__ import annotations
+
+import struct
+
+from ..ops.formats import RUN, WeightFormat
+from ..ops.launch import Launch, Output
+
+ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
+WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
+ATTENTION_ROWS = 8  # query rows that share their loads of keys and values
+TOKENS_PER_WORKGROUP = 16  # of kv_append and quantize_rows
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def rows_per_workgroup(n: int) -> int:
+    """Output columns (weight rows) that one workgroup computes, of `n`: a multiple of 16."""
+    return ROW_ALIGN * max(1, _ceil_div(n, ROW_ALIGN * WORKGROUPS))
+
+
+def _matmul(symbol: str, inputs: tuple[str, ...], m: int, n: int, k: int) -> Launch:
+    tile_n = rows_per_workgroup(n)
+    return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n), _ceil_div(n, tile_n))
+
+
+def quantized_matmul_launches(fmt: WeightFormat, m: int, n: int, k: int, fast: bool) -> tuple[Launch, ...]:
+    """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
+
+    fast: the activations are rounded to 8 bits per 32 columns first (a launch of its own), and the dot products are
+    integer; otherwise everything is float32.
+    """
+    parts = tuple(fmt.parts(n, k))
+    if not fast:
+        return (_matmul(f"strixhlo_qmm_{fmt.name}_f32", ("x", *parts), m, n, k),)
+    outputs = (
+        Output("xq", (m, k), "i8"),
+        Output("xs", (m, k // RUN), "f32"),
+        Output("xsum", (m, k // 16), "i32"),
+    )
+    row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
+    quantize = Launch("strixhlo_quantize_rows", ("x",), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
+    return quantize, _matmul(f"strixhlo_qmm_{fmt.name}_int8", ("xq", "xs", "xsum", *parts), m, n, k)
+
+
+def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...]:
+    """x float32 [m, k] times a weight w [n, k] of dtype "f32", "f16" or "bf16" -> y float32 [m, n]."""
+    return (_matmul(f"strixhlo_mm_{dtype}", ("x", "w"), m, n, k),)
+
+
+def kv_append_launches(
+    dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
+) -> tuple[Launch, ...]:
+    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width] of dtype "f16" or "f32"."""
+    shape = (layers, pool_rows, width)
+    outputs = tuple(Output(f"{name}_out", shape, dtype, updates=name) for name in ("k_pool", "v_pool"))
+    row_tile = _ceil_div(tokens, TOKENS_PER_WORKGROUP)
+    return (
+        Launch(
+            f"strixhlo_kv_append_{dtype}kv",
+            ("k_pool", "v_pool", "k", "v", "rows"),
+            outputs,
+            (layer, pool_rows, width, tokens, row_tile),
+            _ceil_div(tokens, row_tile),
+        ),
+    )
+
+
+def _float_bits(value: float) -> int:
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+def attention_launches(
+    dtype: str,
+    *,
+    layer: int,
+    tokens: int,
+    sequences: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    pool_rows: int,
+    blocks_per_sequence: int,
+    block_size: int,
+    window: int = 0,
+    scale: float,
+    softcap: float = 0.0,
+) -> tuple[Launch, ...]:
+    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "f16" or "f32") -> y of the same shape.
+
+    One workgroup computes one query head of up to 8 rows of one sequence.
+    """
+    per_sequence = tokens // sequences
+    row_tile = min(ATTENTION_ROWS, per_sequence)
+    shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size)
+    return (
+        Launch(
+            f"strixhlo_attention_{dtype}kv",
+            ("q", "k_pool", "v_pool", "block_table", "positions"),
+            (Output("y", (tokens, q_heads, head_dim), "f32"),),
+            (*shape, window, _float_bits(scale), _float_bits(softcap), row_tile),
+            sequences * _ceil_div(per_sequence, row_tile) * q_heads,
+        ),
+    )

@@ -1,0 +1,56 @@
+"""Which custom ops have a CPU kernel, and how a call of one becomes launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ops.formats import FORMATS
+from ..ops.launch import Lowering, LoweringRule, OperandTypes
+from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
+
+
+def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
+    """Op name -> rule. fast: activations are rounded to 8 bits before a quantized matmul."""
+
+    def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+        fmt = FORMATS[attributes["format"]]
+        (m, k), n = types[0][0], types[1][0][0]
+        return Lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, fast), ("y",))
+
+    return {
+        "quantized_matmul": quantized_matmul,
+        "dense_matmul": _dense_matmul,
+        "kv_append": _kv_append,
+        "attention": _attention,
+    }
+
+
+def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    (m, k), ((n, _k), dtype) = types[0][0], types[1]
+    return Lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k), ("y",))
+
+
+def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    (_layers, rows, width), dtype = types[0]
+    launches = kv_append_launches(
+        dtype, layer=attributes["layer"], pool_rows=rows, width=width, tokens=types[4][0][0]
+    )
+    return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
+
+
+def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    tokens, q_heads, head_dim = types[0][0]
+    (_layers, pool_rows, _width), dtype = types[1]
+    sequences, blocks = types[3][0]
+    launches = attention_launches(
+        dtype,
+        tokens=tokens,
+        sequences=sequences,
+        q_heads=q_heads,
+        head_dim=head_dim,
+        pool_rows=pool_rows,
+        blocks_per_sequence=blocks,
+        **attributes,
+    )
+    return Lowering(("q", "k_pool", "v_pool", "block_table", "positions"), launches, ("y",))

@@ -1,0 +1,1 @@
+"""Freestanding C++ kernels, one source for amdgcn and nvptx."""

@@ -1,0 +1,88 @@
+"""`strixhlo.attention`: causal grouped-query attention of new tokens over the paged KV pools of one layer.
+
+Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16 or float32);
+block_table int32 [S, blocks]; positions int32 [T]. The T rows belong to S sequences, T / S to each, in order. Position p
+of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at position i sees
+the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding: zeros.
+Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 [T, q_heads, head_dim].
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+NAME = "strixhlo.attention"
+
+
+def reference(
+    q: jax.Array,
+    k_pool: jax.Array,
+    v_pool: jax.Array,
+    block_table: jax.Array,
+    positions: jax.Array,
+    *,
+    layer: int,
+    kv_heads: int,
+    block_size: int,
+    window: int,
+    scale: float,
+    softcap: float,
+) -> jax.Array:
+    """The semantics in plain jnp: every position of the block table is read, the invisible ones are masked."""
+    t, q_heads, head_dim = q.shape
+    sequences, blocks = block_table.shape
+    context = blocks * block_size
+    rows = (block_table[:, :, None] * block_size + jnp.arange(block_size, dtype=jnp.int32)).reshape(sequences, context)
+    keys = k_pool[layer][rows].astype(jnp.float32).reshape(sequences, context, kv_heads, head_dim)
+    values = v_pool[layer][rows].astype(jnp.float32).reshape(sequences, context, kv_heads, head_dim)
+    i = positions.reshape(sequences, t // sequences, 1)
+    p = jnp.arange(context, dtype=jnp.int32)
+    visible = (p <= i) & (i - p < window) if window else p <= i
+    queries = q.reshape(sequences, t // sequences, kv_heads, q_heads // kv_heads, head_dim)
+    scores = jnp.einsum("srhgd,sphd->shgrp", queries, keys, precision=jax.lax.Precision.HIGHEST) * scale
+    if softcap:
+        scores = softcap * jnp.tanh(scores / softcap)
+    mask = visible[:, None, None]
+    scores = jnp.where(mask, scores, -jnp.inf)
+    peak = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.where(mask, jnp.exp(scores - jnp.where(jnp.isfinite(peak), peak, 0.0)), 0.0)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = weights / jnp.where(total == 0, 1.0, total)
+    # A pool row that nobody wrote may hold anything, and 0 * NaN is NaN.
+    seen = visible.any(axis=1)[:, :, None, None]
+    mixed = jnp.einsum("shgrp,sphd->srhgd", weights, jnp.where(seen, values, 0.0), precision=jax.lax.Precision.HIGHEST)
+    return mixed.reshape(t, q_heads, head_dim)
+
+
+_composite = jax.lax.composite(reference, name=NAME)
+
+
+def attention(
+    q: jax.Array,
+    k_pool: jax.Array,
+    v_pool: jax.Array,
+    block_table: jax.Array,
+    positions: jax.Array,
+    *,
+    layer: int,
+    kv_heads: int,
+    block_size: int,
+    window: int = 0,
+    scale: float,
+    softcap: float = 0.0,
+) -> jax.Array:
+    """q float32 [T, q_heads, head_dim] -> float32 [T, q_heads, head_dim]; see the module's text."""
+    return _composite(
+        q,
+        k_pool,
+        v_pool,
+        block_table,
+        positions,
+        layer=layer,
+        kv_heads=kv_heads,
+        block_size=block_size,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+    )

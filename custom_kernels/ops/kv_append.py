@@ -1,0 +1,33 @@
+"""`strixhlo.kv_append`: writes the keys and values of new tokens into the KV pools of one layer, in place.
+
+Operands: k_pool, v_pool [layers, pool_rows, width] (float16 or float32; updated in place), k, v float32 [T, width],
+rows int32 [T] (the pool row of each token; a negative one is dropped). Attribute: `layer`. Results: the two pools.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+NAME = "strixhlo.kv_append"
+
+
+def reference(
+    k_pool: jax.Array, v_pool: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array, *, layer: int
+) -> tuple[jax.Array, jax.Array]:
+    """The semantics in plain jnp: round to the pool's dtype, scatter, drop rows outside of the pool."""
+    rows = jnp.where(rows < 0, k_pool.shape[1], rows)  # jnp counts negative indices from the end
+    return (
+        k_pool.at[layer, rows].set(k.astype(k_pool.dtype), mode="drop"),
+        v_pool.at[layer, rows].set(v.astype(v_pool.dtype), mode="drop"),
+    )
+
+
+_composite = jax.lax.composite(reference, name=NAME)
+
+
+def kv_append(
+    k_pool: jax.Array, v_pool: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array, layer: int
+) -> tuple[jax.Array, jax.Array]:
+    """k, v float32 [T, width] into row `rows[t]` of layer `layer` -> the updated pools."""
+    return _composite(k_pool, v_pool, k, v, rows, layer=layer)

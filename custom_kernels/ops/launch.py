@@ -1,0 +1,48 @@
+"""How a custom op becomes kernel dispatches on one target: plain data that `compile.lower` turns into dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Output:
+    """A buffer that a launch writes: a result of the op, or a temporary that a later launch of the op reads."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # f32, f16, i8, i32
+    updates: str = ""  # the input that is updated in place and becomes this output
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One dispatch of one kernel.
+
+    CPU kernels are C functions `void symbol(base, offset, base, offset, ..., scalar, ..., workgroup)`: for each input
+    in order, then for each output that does not update an input, the base pointer and the offset in elements (int64);
+    then the scalars (int64) and the workgroup's index (int64), which runs from 0 to `workgroups` - 1.
+    """
+
+    symbol: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    scalars: tuple[int, ...]
+    workgroups: int
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One call of a custom op on one target: names for its operands and results, and the launches between them."""
+
+    operands: tuple[str, ...]
+    launches: tuple[Launch, ...]
+    results: tuple[str, ...]
+
+
+# Shape and dtype (f32, f16, bf16, i8, i32) of each operand of a call.
+OperandTypes = Sequence[tuple[tuple[int, ...], str]]
+# (the call's attributes, its operands) -> how it is done on the target; None: no kernel for this shape.
+LoweringRule = Callable[[Mapping[str, Any], OperandTypes], "Lowering | None"]

@@ -1,0 +1,1 @@
+"""Checkpoint -> StableHLO bundle. Knows JAX; knows no target."""

@@ -1,0 +1,1 @@
+"""One reader per container: GGUF, safetensors, hub download; and the tokenizers they carry."""

@@ -1,0 +1,1 @@
+"""What model families share, in plain functional JAX."""

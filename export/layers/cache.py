@@ -1,0 +1,71 @@
+"""The paged KV cache as the traced functions see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+
+from ...custom_kernels.ops.attention import attention
+from ...custom_kernels.ops.kv_append import kv_append
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cache:
+    """Pools [layers, pool_rows, width], where the new tokens stand, and where their pool rows are.
+
+    positions int32 [T] (-1: padding), rows int32 [T] (-1: padding), block_table int32 [sequences, blocks].
+    """
+
+    k_pool: jax.Array
+    v_pool: jax.Array
+    block_table: jax.Array
+    positions: jax.Array
+    rows: jax.Array
+    block_size: int = field(metadata={"static": True})
+
+    @classmethod
+    def create(
+        cls, k_pool: jax.Array, v_pool: jax.Array, block_table: jax.Array, positions: jax.Array, block_size: int
+    ) -> Cache:
+        """Works out the pool row of every token: row t belongs to sequence t // (T / sequences)."""
+        sequences, blocks = block_table.shape
+        block = jnp.clip(positions, 0) // block_size
+        sequence = jnp.arange(len(positions), dtype=jnp.int32) // (len(positions) // sequences)
+        first = jnp.take(block_table.reshape(-1), sequence * blocks + block, mode="clip") * block_size
+        rows = jnp.where(positions < 0, -1, first + positions % block_size)
+        return cls(k_pool, v_pool, block_table, positions, rows, block_size)
+
+    def attend(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        layer: int,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> tuple[jax.Array, Cache]:
+        """Append k, v float32 [T, kv_heads, head_dim] to a layer, then attend with q float32 [T, heads, head_dim].
+
+        Returns float32 [T, heads * head_dim] and the new cache.
+        """
+        t, kv_heads, _ = k.shape
+        k_pool, v_pool = kv_append(self.k_pool, self.v_pool, k.reshape(t, -1), v.reshape(t, -1), self.rows, layer)
+        mixed = attention(
+            q,
+            k_pool,
+            v_pool,
+            self.block_table,
+            self.positions,
+            layer=layer,
+            kv_heads=kv_heads,
+            block_size=self.block_size,
+            window=window,
+            scale=scale,
+            softcap=softcap,
+        )
+        return mixed.reshape(t, -1), replace(self, k_pool=k_pool, v_pool=v_pool)

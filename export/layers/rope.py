@@ -1,0 +1,82 @@
+"""Rotary position embedding (Su et al., arXiv:2104.09864), the half-split layout of Hugging Face.
+
+The cosines and sines are a table that is made at export, in double precision, and stored as a weight: the compiler's
+own float32 sine is off by 1e-4 at position 4,000, and by 4e-3 at 130,000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...errors import StrixhloError
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """The "rope_scaling" block of config.json: none, linear, or Llama 3's."""
+
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    @classmethod
+    def from_config(cls, block: Mapping[str, Any] | None) -> RopeScaling:
+        """Reads the block; a kind that is not supported is an error that names it."""
+        if not block:
+            return cls()
+        kind = block.get("rope_type", block.get("type", "default"))
+        if kind == "default":
+            return cls()
+        if kind not in ("linear", "llama3"):
+            raise StrixhloError(f"rope scaling of type {kind!r} is not supported; supported: default, linear, llama3")
+        keys = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}[kind]
+        missing = [k for k in keys if k not in block]
+        if missing:
+            raise StrixhloError(f"rope scaling of type {kind!r} lacks {', '.join(missing)} in config.json")
+        return cls(
+            kind,
+            *(float(block[k]) for k in keys),
+            **({"original_context": int(block["original_max_position_embeddings"])} if kind == "llama3" else {}),
+        )
+
+
+def inverse_frequencies(head_dim: int, base: float, scaling: RopeScaling) -> np.ndarray:
+    """float32 [head_dim / 2], rounded as transformers rounds them."""
+    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    inverse = (1.0 / np.power(np.float64(base), exponent.astype(np.float64)).astype(np.float32)).astype(np.float32)
+    if scaling.kind == "linear":
+        return inverse / np.float32(scaling.factor)
+    if scaling.kind == "llama3":
+        return _llama3(inverse, scaling)
+    return inverse
+
+
+def _llama3(inverse: np.ndarray, s: RopeScaling) -> np.ndarray:
+    """Llama 3.1: low frequencies divided by the factor, high ones kept, a linear ramp between."""
+    wavelength = 2 * math.pi / inverse
+    ramp = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+    ramp = np.clip(ramp, 0.0, 1.0).astype(np.float32)
+    return ((1 - ramp) * inverse / np.float32(s.factor) + ramp * inverse).astype(np.float32)
+
+
+def rope_table(inverse: np.ndarray, context: int) -> np.ndarray:
+    """float32 [context, head_dim]: the cosines, then the sines, of position * inverse frequency (rounded to float32)."""
+    angle = (np.arange(context, dtype=np.float32)[:, None] * inverse[None, :]).astype(np.float64)
+    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def rope(x: jax.Array, table: jax.Array, positions: jax.Array) -> jax.Array:
+    """x float32 [T, heads, head_dim] rotated to `positions` int32 [T], by `table` float32 [context, head_dim]."""
+    row = jnp.take(table, positions, axis=0, mode="clip")[:, None, :]
+    cos, sin = jnp.split(row, 2, axis=-1)
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,0 +1,45 @@
+"""One short file per model family, read top to bottom. `FAMILIES` maps a config's model_type to its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from ...errors import StrixhloError
+from ..layers.cache import Cache
+from ..layers.weights import Weights
+from . import gemma3, llama
+
+
+class Model(Protocol):
+    """What a family's file offers to the tracer."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+    def tables(self, context: int) -> dict[str, np.ndarray]: ...
+    def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]: ...
+    def logits(self, w: Weights, hidden: jax.Array) -> jax.Array: ...
+
+
+FAMILIES: dict[str, Any] = {"llama": llama.Model, "gemma3_text": gemma3.Model}
+
+
+def model_from_config(config: Mapping[str, Any]) -> Model:
+    """The family's model for a Hugging Face config; StrixhloError that names an unknown one."""
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise StrixhloError(f"model type {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+    model: Model = FAMILIES[kind].from_config(config)
+    return model

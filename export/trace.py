@@ -1,0 +1,108 @@
+"""A model -> one StableHLO module with the entry points prefill_<T>, score_<T> and decode_<B>.
+
+All entries are traced as functions of one module, so that what they share is there once. Weights are arguments marked
+`strixhlo.parameter = "<name>"`; the KV pools are arguments marked `tf.aliasing_output`, updated in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from ..bundle import EntryPoint, KVCache, TensorSpec
+from .layers.cache import Cache
+from .layers.weights import Weight, Weights
+from .models import Model
+from .stablehlo_text import entry_module
+
+Kind = Literal["prefill", "score", "decode"]
+DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "i32": jnp.int32}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The program's text, its entry points, the weights that they read, and how often each custom op is called."""
+
+    program: str
+    entry_points: dict[str, EntryPoint]
+    used: frozenset[str]
+    custom_ops: dict[str, int]
+
+
+def trace(
+    model: Model, weights: Mapping[str, Weight], cache: KVCache, entries: Mapping[str, tuple[Kind, int]]
+) -> Traced:
+    """Trace `entries` (name -> kind and rows). `weights` holds shapes (jax.ShapeDtypeStruct) in place of arrays."""
+    used: set[str] = set()
+    points = {name: _entry_point(kind, rows, cache, model.vocab_size) for name, (kind, rows) in entries.items()}
+    functions, arguments = {}, {}
+    for name, (kind, rows) in entries.items():
+        functions[name] = jax.jit(_named(name, _entry(kind, rows, model, cache, used)))
+        arguments[name] = [jax.ShapeDtypeStruct(i.shape, DTYPES[i.dtype]) for i in points[name].inputs]
+
+    def program(weights: Mapping[str, Weight], arguments: Mapping[str, Any]) -> Any:
+        return {name: function(weights, *arguments[name]) for name, function in functions.items()}
+
+    # Unused weights must not become arguments: trace once to see which are read, then with these alone.
+    jax.eval_shape(program, weights, arguments)
+    read = {name: weights[name] for name in sorted(used)}
+    jax.clear_caches()
+    text = jax.jit(program, keep_unused=True).lower(read, arguments).as_text()
+    leaves, _ = jax.tree_util.tree_flatten_with_path(read)
+    names = [_parameter_name(path) for path, _ in leaves]
+    module, custom_ops = entry_module(text, points, names)
+    return Traced(module, points, frozenset(used), custom_ops)
+
+
+def _parameter_name(path: tuple[Any, ...]) -> str:
+    """('model.norm.weight', .parts, 'dense') -> model.norm.weight.dense"""
+    return f"{path[0].key}.{path[-1].key}"
+
+
+def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
+    pools = tuple(
+        TensorSpec(name=n, shape=(cache.layers, cache.rows, cache.width), dtype=cache.dtype)
+        for n in ("k_pool", "v_pool")
+    )
+    tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
+    table = TensorSpec(name="block_table", shape=(rows if kind == "decode" else 1, cache.blocks), dtype="i32")
+    if kind == "decode":
+        where: tuple[TensorSpec, ...] = (TensorSpec(name="positions", shape=(rows,), dtype="i32"),)
+    else:
+        where = (TensorSpec(name="start", shape=(1,), dtype="i32"), TensorSpec(name="count", shape=(1,), dtype="i32"))
+    logits = TensorSpec(name="logits", shape=(1 if kind == "prefill" else rows, vocab_size), dtype="f32")
+    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, *pools))
+
+
+def _entry(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
+    def decode(weights: Mapping[str, Weight], tokens: Any, positions: Any, table: Any, k_pool: Any, v_pool: Any) -> Any:
+        w = Weights(weights)
+        hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))
+        logits = model.logits(w, hidden)
+        used.update(w.used)
+        return logits, cache.k_pool, cache.v_pool
+
+    def chunk(
+        weights: Mapping[str, Weight], tokens: Any, start: Any, count: Any, table: Any, k_pool: Any, v_pool: Any
+    ) -> Any:
+        w = Weights(weights)
+        row = jnp.arange(rows, dtype=jnp.int32)
+        positions = jnp.where(row < count, start + row, -1)
+        hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))
+        if kind == "prefill":
+            hidden = jnp.take(hidden, count - 1, axis=0, mode="clip")
+        logits = model.logits(w, hidden)
+        used.update(w.used)
+        return logits, cache.k_pool, cache.v_pool
+
+    return decode if kind == "decode" else chunk
+
+
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The name that the function gets in the module."""
+    function.__name__ = function.__qualname__ = name
+    return function

@@ -1,0 +1,1 @@
+"""Bundle + vmfb -> tokens. Imports neither export nor compile."""

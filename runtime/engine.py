@@ -1,0 +1,87 @@
+"""One sequence over a program's entry points: prefill in chunks, decode one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import StrixhloError
+from .program import Program
+
+
+class Engine:
+    """Holds the KV pools of one program, and how many positions of them one sequence has filled."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        manifest = program.bundle.manifest
+        entries = manifest.entry_points
+        pools = next(iter(entries.values())).inputs[-2:]
+        self._pools: list[Any] = [program.empty(spec) for spec in pools]
+        self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
+        self._score = next(name for name, e in entries.items() if e.kind == "score")
+        self.context = manifest.context
+        self.vocab_size = manifest.vocab_size
+        self.length = 0
+        self._table = np.arange(manifest.kv_cache.blocks, dtype=np.int32)[None]
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        self.length = 0
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        """Append tokens; returns the logits after the last one, float32 [vocabulary]."""
+        self._check(tokens)
+        logits = np.empty(0, np.float32)
+        position = 0
+        while position < len(tokens):
+            rows, entry = self._chunk(len(tokens) - position)
+            piece = tokens[position : position + rows]
+            logits = self._call_chunk(entry, rows, piece)[0]
+            position += len(piece)
+        return logits
+
+    def score(self, tokens: Sequence[int]) -> np.ndarray:
+        """Append tokens; returns the logits after every one, float32 [len(tokens), vocabulary]."""
+        self._check(tokens)
+        rows = self.program.bundle.manifest.entry_points[self._score].rows
+        pieces = [tokens[i : i + rows] for i in range(0, len(tokens), rows)]
+        return np.concatenate([self._call_chunk(self._score, rows, piece)[: len(piece)] for piece in pieces])
+
+    def decode(self, token: int) -> np.ndarray:
+        """Append one token; returns the logits after it, float32 [vocabulary]."""
+        self._check([token])
+        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table)
+        logits, self._pools = self.program.call("decode_1", host, self._pools)
+        self.length += 1
+        return np.asarray(logits[0])
+
+    def _chunk(self, left: int) -> tuple[int, str]:
+        """The chunk to use for `left` tokens: a larger one as soon as it is filled to more than three eighths."""
+        best = self._chunks[0]
+        for rows, name in self._chunks:
+            if left > rows * 3 // 8:
+                best = (rows, name)
+        return best
+
+    def _call_chunk(self, entry: str, rows: int, piece: Sequence[int]) -> np.ndarray:
+        tokens = np.zeros(rows, np.int32)
+        tokens[: len(piece)] = piece
+        start, count = np.array([self.length], np.int32), np.array([len(piece)], np.int32)
+        logits, self._pools = self.program.call(entry, (tokens, start, count, self._table), self._pools)
+        self.length += len(piece)
+        return logits
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise StrixhloError("there is nothing to process: the prompt has no tokens")
+        if self.length + len(tokens) > self.context:
+            raise StrixhloError(
+                f"{self.length + len(tokens)} tokens do not fit into the context of {self.context};"
+                " shorten the prompt, or export with a larger --context"
+            )
+        bad = [t for t in tokens if not 0 <= t < self.vocab_size]
+        if bad:
+            raise StrixhloError(f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}")

@@ -1,0 +1,1 @@
+"""The native engines to compare with."""

@@ -1,0 +1,170 @@
+"""From logits to the next token: greedy, top-k, top-p, min-p, temperature, seed, log-probabilities.
+
+The order is llama.cpp's default chain (common/common.h: top_k, top_p, min_p, temperature last), because the native path
+that we compare with and most published settings assume it. Temperature last means that top-p and min-p judge the
+model's own distribution, whatever the temperature. mlx-lm also has temperature last but applies top-p, min-p, then
+top-k; Hugging Face applies the temperature first.
+
+Probabilities are float64, ties go to the lower token id, and the random stream of a token depends on (seed, step)
+only, so a sequence is the same alone or in any batch.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import StrixhloError
+
+SEEDS = 1 << 64  # seeds are 64-bit: Philox has a 128-bit key, the other half is the step
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens, and when to stop. The defaults are greedy.
+
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch a filter off; seed None draws a fresh one.
+    logprobs: how many of the best log-probabilities to report with each token (None: not even the token's own).
+    Raises StrixhloError on values out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int = 128
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_real("temperature", self.temperature, lambda t: t >= 0, "a finite number, 0 (greedy) or more")
+        _check_int("top_k", self.top_k, 0, "a whole number, 0 (off) or more")
+        _check_real("top_p", self.top_p, lambda p: 0 < p <= 1, "a number above 0 and at most 1 (off)")
+        _check_real("min_p", self.min_p, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+        _check_int("max_tokens", self.max_tokens, 1, "a whole number, 1 or more")
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, "a whole number from 0 to 2**64 - 1", below=SEEDS)
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, "a whole number, 0 or more")
+        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
+            raise StrixhloError(f"sampling: stop is {self.stop!r}; it must be a tuple of strings, none of them empty")
+
+
+def _check_int(name: str, value: object, low: int, expected: str, below: float = math.inf) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < below:
+        raise StrixhloError(f"sampling: {name} is {value!r}; it must be {expected}")
+
+
+def _check_real(name: str, value: object, in_range: Callable[[float], bool], expected: str) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not (math.isfinite(value) and in_range(value)):
+        raise StrixhloError(f"sampling: {name} is {value!r}; it must be {expected}")
+
+
+def fresh_seed() -> int:
+    """A seed for a request that names none; report it, so that the run can be repeated."""
+    return secrets.randbits(64)
+
+
+def step_rng(seed: int, step: int) -> np.random.Generator:
+    """The random stream of one generated token: a function of (seed, step) alone."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, step], np.uint64)))
+
+
+def sample(logits: np.ndarray, params: SamplingParams, rng: np.random.Generator) -> int:
+    """The next token id from float32 logits [vocab]. Raises StrixhloError when they hold NaN or +inf, or only -inf."""
+    if params.temperature == 0 or params.top_k == 1:
+        return _best(logits)
+    ids, probabilities = distribution(logits, params)
+    cumulative = np.cumsum(probabilities)
+    drawn = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+    last_possible = np.searchsorted(cumulative, cumulative[-1], side="left")  # the product may round up to the total
+    return int(ids[min(drawn, last_possible)])
+
+
+def distribution(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+    """What `sample` draws from: token ids [n] ascending, float64 probabilities [n]."""
+    best = _best(logits)
+    if params.temperature == 0:
+        return np.array([best]), np.ones(1)
+    peak = float(logits[best])
+    ids: np.ndarray | None = None  # None: the whole vocabulary
+    kept = logits
+    if 0 < params.top_k < logits.size:
+        ids = _largest(kept, params.top_k)
+        kept = logits[ids]
+    if params.top_p < 1:
+        inside = _nucleus(kept, peak, params.top_p)
+        ids = inside if ids is None else ids[inside]
+        kept = logits[ids]
+    scaled = kept.astype(np.float64) - peak
+    if params.min_p > 0:
+        passing = np.flatnonzero(scaled >= math.log(params.min_p))
+        ids = passing if ids is None else ids[passing]
+        scaled = scaled[passing]
+    weights = np.exp(scaled / params.temperature)
+    if ids is None:
+        ids = np.arange(logits.size)
+    return ids, weights / weights.sum()
+
+
+def top_logprobs(logits: np.ndarray, n: int) -> list[tuple[int, float]]:
+    """The n best (token id, natural log-probability), best first, of the model's own distribution (no filter)."""
+    if n <= 0:
+        return []
+    log_total = _log_total(logits)
+    best = _largest(logits, n)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return [(int(i), float(logits[i]) - log_total) for i in best]
+
+
+def logprob(logits: np.ndarray, token: int) -> float:
+    """Natural log-probability of one token in the model's own distribution (no filter)."""
+    return float(logits[token]) - _log_total(logits)
+
+
+def _best(logits: np.ndarray) -> int:
+    """First index of the largest logit, after checking that there is one."""
+    if logits.ndim != 1 or logits.size == 0:
+        raise StrixhloError(f"sampling: logits have shape {logits.shape}; one row of the vocabulary's size is needed")
+    best = int(logits.argmax())  # of the first NaN, where there is one
+    if not math.isfinite(logits[best]):
+        raise StrixhloError(
+            f"sampling: the logit of token {best} is {logits[best]}: the model's output is broken; "
+            "try another target or --dtype, and `strixhlo compare` to find where it goes wrong"
+        )
+    return best
+
+
+def _log_total(logits: np.ndarray) -> float:
+    peak = float(logits[_best(logits)])
+    return peak + math.log(np.exp(logits.astype(np.float64) - peak).sum())
+
+
+def _largest(values: np.ndarray, k: int) -> np.ndarray:
+    """Indices, ascending, of the k largest values; of equal ones at the border the first."""
+    if k >= values.size:
+        return np.arange(values.size)
+    border = np.partition(values, values.size - k)[values.size - k]
+    above = np.flatnonzero(values > border)
+    equal = np.flatnonzero(values == border)[: k - above.size]
+    return np.sort(np.concatenate([above, equal]))
+
+
+def _nucleus(values: np.ndarray, peak: float, top_p: float) -> np.ndarray:
+    """Indices, ascending, of the fewest likeliest entries whose probabilities add up to at least top_p."""
+    weights = np.exp(values.astype(np.float64) - peak)
+    wanted = top_p * weights.sum()
+    k = 256
+    while True:  # sorting the whole vocabulary would cost more than all the rest
+        best = _largest(values, k)
+        best = best[np.argsort(-values[best], kind="stable")]
+        reached = np.cumsum(weights[best])
+        if reached[-1] >= wanted or best.size == values.size:
+            break
+        k *= 8
+    return np.sort(best[: np.searchsorted(reached, wanted) + 1])
