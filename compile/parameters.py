@@ -1,4 +1,4 @@
-"""Weights: entry-point arguments marked `strixhlo.parameter` become IREE parameters, each one global for all entries."""
+"""Weights: arguments marked `strixhlo.parameter` become IREE parameters, each one global for all entry points."""
 
 from __future__ import annotations
 

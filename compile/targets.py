@@ -31,7 +31,9 @@ def parse_target(text: str) -> Target:
     """ "cpu" (this machine) or "cpu:<level>"; StrixhloError for anything else."""
     kind, _, variant = text.partition(":")
     if kind not in KINDS:
-        raise StrixhloError(f"target {text!r} is not known; choose one of {', '.join(KINDS)}, for example cpu:x86-64-v3")
+        raise StrixhloError(
+            f"target {text!r} is not known; choose one of {', '.join(KINDS)}, for example cpu:x86-64-v3"
+        )
     if kind != "cpu":
         raise StrixhloError(f"target {kind} is not built in this version; use --target cpu")
     if not variant:
@@ -39,7 +41,9 @@ def parse_target(text: str) -> Target:
     elif variant in LEVELS:
         level, extra = variant, ()
     else:
-        raise StrixhloError(f"CPU {variant!r} is not known; choose one of {', '.join(LEVELS)}, or cpu alone for this machine")
+        raise StrixhloError(
+            f"CPU {variant!r} is not known; choose one of {', '.join(LEVELS)}, or cpu alone for this machine"
+        )
     return Target(text, "cpu", (*_cpu_flags(level, extra), *COMMON_FLAGS), level, tuple(extra))
 
 

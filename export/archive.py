@@ -108,7 +108,7 @@ def _pieces(
                 raise ValueError(f"{name}: read {array.dtype}{array.shape}, planned {dtype}{shape}")
             if offsets[name] > position:
                 yield memoryview(bytes(offsets[name] - position))
-            yield memoryview(array.reshape(-1).view(np.uint8))
+            yield memoryview(array.reshape(-1).view(np.uint8).data)
             position = offsets[name] + array.nbytes
     if position != size:
         raise ValueError(f"archive of {position} bytes, planned {size}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from ..bundle import (
     write_record,
 )
 from ..errors import StrixhloError
+from ..progress import Stages
 from .archive import write_archive
 from .checkpoint.contents import Checkpoint
 from .models import Model, model_from_config
@@ -44,16 +44,8 @@ DEFAULT_CONTEXT = 4096
 NOT_WEIGHTS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What export tells its caller: a new stage with its number of bytes (0: unknown), and bytes done."""
-
-    stage: Callable[[str, int], None]
-    advance: Callable[[int], None]
-
-
 def export_checkpoint(
-    checkpoint: Checkpoint, out: Path, *, context: int | None, dtype: str, progress: Progress
+    checkpoint: Checkpoint, out: Path, *, context: int | None, dtype: str, progress: Stages
 ) -> Bundle:
     """Write the bundle of `checkpoint` to `out`.
 
@@ -104,7 +96,7 @@ def _write(
     kv: KVCache,
     weights: Mapping[str, StoredWeight],
     traced: Traced,
-    progress: Progress,
+    progress: Stages,
 ) -> None:
     """Fill a new folder; the manifest comes last."""
     program = traced.program.encode()

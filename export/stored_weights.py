@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import numpy as np
@@ -29,7 +30,7 @@ class StoredWeight:
     def traced(self) -> Weight:
         """Shapes in place of arrays, for tracing."""
         shapes = {n: jax.ShapeDtypeStruct(shape, DTYPES[dtype][1]) for n, (shape, dtype) in self.parts.items()}
-        return Weight(shapes, self.format, self.columns)
+        return Weight(cast(Mapping[str, jax.Array], shapes), self.format, self.columns)
 
     def group(self, name: str) -> ArchiveGroup:
         """The parts under their names in the archive: <weight>.<part>."""

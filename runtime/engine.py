@@ -27,6 +27,10 @@ class Engine:
         self.length = 0
         self._table = np.arange(manifest.kv_cache.blocks, dtype=np.int32)[None]
 
+    def close(self) -> None:
+        """Let go of the device buffers."""
+        self._pools.clear()
+
     def reset(self) -> None:
         """Forget the sequence."""
         self.length = 0

@@ -16,7 +16,12 @@ from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
 
 SCOPE = "model"
-DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
+DTYPES: dict[str, np.dtype] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "i8": np.dtype(np.int8),
+    "i32": np.dtype(np.int32),
+}
 ELEMENTS = {
     "f32": rt.HalElementType.FLOAT_32,
     "f16": rt.HalElementType.FLOAT_16,
@@ -90,7 +95,7 @@ class Program:
         """A device buffer of that shape and dtype, its contents undefined."""
         nbytes = int(np.prod(spec.shape, dtype=np.int64)) * DTYPES[spec.dtype].itemsize
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, nbytes)
-        return rt.HalBufferView(buffer, rt.Shape(list(spec.shape)), ELEMENTS[spec.dtype])
+        return rt.HalBufferView(buffer, list(spec.shape), ELEMENTS[spec.dtype])
 
     def call(self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
         """Call an entry point with host arrays, then device buffers, which are consumed.

@@ -25,33 +25,79 @@ INLINE B prepared(B codes) {
   return codes;
 }
 
+#if !STRIXHLO_VNNI && !STRIXHLO_PLAIN
+typedef int16_t H __attribute__((ext_vector_type(2 * W)));
+struct Signed {
+  B w, x;
+};
+#if STRIXHLO_AVX512
+INLINE H dot_pairs(B w, B x) {
+  return __builtin_bit_cast(H, _mm512_maddubs_epi16(__builtin_bit_cast(__m512i, w), __builtin_bit_cast(__m512i, x)));
+}
+INLINE I sum_pairs(H v) {
+  return __builtin_bit_cast(I, _mm512_madd_epi16(__builtin_bit_cast(__m512i, v), _mm512_set1_epi16(1)));
+}
+INLINE Signed move_sign(B w, B x) {
+  const __m512i u = __builtin_bit_cast(__m512i, w), s = __builtin_bit_cast(__m512i, x);
+  const __m512i negated = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(u), _mm512_setzero_si512(), s);
+  return {__builtin_bit_cast(B, _mm512_abs_epi8(u)), __builtin_bit_cast(B, negated)};
+}
+#else
+INLINE H dot_pairs(B w, B x) {
+  return __builtin_bit_cast(H, _mm256_maddubs_epi16(__builtin_bit_cast(__m256i, w), __builtin_bit_cast(__m256i, x)));
+}
+INLINE I sum_pairs(H v) {
+  return __builtin_bit_cast(I, _mm256_madd_epi16(__builtin_bit_cast(__m256i, v), _mm256_set1_epi16(1)));
+}
+INLINE Signed move_sign(B w, B x) {
+  const __m256i u = __builtin_bit_cast(__m256i, w), s = __builtin_bit_cast(__m256i, x);
+  return {__builtin_bit_cast(B, _mm256_abs_epi8(u)), __builtin_bit_cast(B, _mm256_sign_epi8(s, u))};
+}
+#endif
+#endif
+
 // acc + sums of 4 products. w: prepared codes; x: signed bytes, -127 .. 127.
 template <class Fmt>
 INLINE I dot(I acc, B w, B x) {
 #if STRIXHLO_VNNI
   return __builtin_bit_cast(I, _mm512_dpbusd_epi32(__builtin_bit_cast(__m512i, acc), __builtin_bit_cast(__m512i, w),
                                                    __builtin_bit_cast(__m512i, x)));
-#elif STRIXHLO_AVX512
-  __m512i u = __builtin_bit_cast(__m512i, w), s = __builtin_bit_cast(__m512i, x);
+#elif !STRIXHLO_PLAIN
   if constexpr (Fmt::BITS == 8) {  // |w| * (x with w's sign): 128 * 127 * 2 fits 16 bits, 255 * 127 * 2 would not
-    s = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(u), _mm512_setzero_si512(), s);
-    u = _mm512_abs_epi8(u);
+    const Signed moved = move_sign(w, x);
+    return acc + sum_pairs(dot_pairs(moved.w, moved.x));
   }
-  const __m512i pairs = _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1));
-  return acc + __builtin_bit_cast(I, pairs);
-#elif STRIXHLO_AVX2
-  __m256i u = __builtin_bit_cast(__m256i, w), s = __builtin_bit_cast(__m256i, x);
-  if constexpr (Fmt::BITS == 8) {
-    s = _mm256_sign_epi8(s, u);
-    u = _mm256_abs_epi8(u);
-  }
-  const __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
-  return acc + __builtin_bit_cast(I, pairs);
+  return acc + sum_pairs(dot_pairs(w, x));
 #else
   UNROLL for (int i = 0; i < W; i++) UNROLL for (int j = 0; j < 4; j++) {
     const int code = Fmt::BITS == 8 ? int(int8_t(w[4 * i + j])) : int(w[4 * i + j]);
     acc[i] += code * int(int8_t(x[4 * i + j]));
   }
   return acc;
+#endif
+}
+
+// start + the products of 4 * COUNT columns of W weight rows side by side with one row of activations (4 * COUNT bytes).
+template <class Fmt, int COUNT>
+INLINE I dot_columns(I start, const int32_t (*w)[W], const int8_t* x) {
+#if STRIXHLO_VNNI || STRIXHLO_PLAIN
+  UNROLL for (int i = 0; i < COUNT; i++)
+    start = dot<Fmt>(start, load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
+  return start;
+#else
+  // Products of unsigned codes and activations can be summed in 16 bits this many times: 2 * 127 * code each.
+  constexpr int FITS = Fmt::BITS == 4 ? 8 : Fmt::BITS == 5 ? 4 : Fmt::BITS == 6 ? 2 : 1;
+  constexpr int SUMMED = FITS < COUNT ? FITS : COUNT;
+  UNROLL for (int i = 0; i < COUNT; i += SUMMED) {
+    if constexpr (Fmt::BITS == 8) {
+      start = dot<Fmt>(start, load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
+    } else {
+      H pairs = dot_pairs(load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
+      UNROLL for (int j = 1; j < SUMMED; j++)
+        pairs += dot_pairs(load<B>(w[i + j]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * (i + j)))));
+      start += sum_pairs(pairs);
+    }
+  }
+  return start;
 #endif
 }

@@ -49,15 +49,102 @@ static void fill(Int8Tile<Fmt>& tile, const Parts& weight, int64_t K, int64_t co
       const int64_t left = min(runs - at, W);
       F scale[2][4], minimum[4];
       UNROLL for (int r = 0; r < 4; r++) {
-        const Parts row = after<Fmt>(rows[r], at & ~int64_t(7));
-        const GroupValues values = scales<Fmt, false>(shifted<Fmt>(row, at & 7), left);
+        const Parts row = after<Fmt>(rows[r], at);
+        const GroupValues values = left == W ? scales<Fmt, true>(row, W) : scales<Fmt, false>(row, left);
         scale[0][r] = values.first;
         scale[1][r] = values.second;
-        if constexpr (Fmt::MINIMUM) minimum[r] = minima<Fmt, false>(shifted<Fmt>(row, at & 7), left);
+        if constexpr (Fmt::MINIMUM) minimum[r] = left == W ? minima<Fmt, true>(row, W) : minima<Fmt, false>(row, left);
       }
       UNROLL for (int g = 0; g < Fmt::GROUPS; g++)
         store_groups(&tile.scale[at * Fmt::GROUPS + g], first, scale[g], left, Fmt::GROUPS);
       if constexpr (Fmt::MINIMUM) store_groups(&tile.minimum[at], first, minimum, left, 1);
+    }
+  }
+}
+
+// Sums over runs [run, run + runs) of `rows` activation rows.
+template <class Fmt>
+static void fill(GroupSums<Fmt>& sums, const Activations& x, int64_t rows, int64_t run, int64_t runs) {
+  typedef int32_t I8 __attribute__((ext_vector_type(8)));
+  typedef int32_t I16 __attribute__((ext_vector_type(16)));
+  typedef float F8 __attribute__((ext_vector_type(8)));
+  for (int64_t m = 0; m < rows; m++) {
+    const Activations xm = row_of(x, m);
+    I16 halves;
+    F8 scale;
+    if (runs == CHUNK_RUNS) {
+      halves = load<I16>(xm.sum + run * 2);
+      scale = load<F8>(xm.scale + run);
+    } else {
+      for (int r = 0; r < 2 * CHUNK_RUNS; r++) halves[r] = r < 2 * runs ? xm.sum[run * 2 + r] : 0;
+      for (int r = 0; r < CHUNK_RUNS; r++) scale[r] = r < runs ? xm.scale[run + r] : 0.0f;
+    }
+    const I8 whole = __builtin_shufflevector(halves, halves, 0, 2, 4, 6, 8, 10, 12, 14) +
+                     __builtin_shufflevector(halves, halves, 1, 3, 5, 7, 9, 11, 13, 15);
+    if constexpr (GroupSums<Fmt>::ZERO && Fmt::GROUPS == 2) store(sums.start[m], halves * -zero_of<Fmt>());
+    if constexpr (GroupSums<Fmt>::ZERO && Fmt::GROUPS == 1) store(sums.start[m], whole * -zero_of<Fmt>());
+    if constexpr (Fmt::MINIMUM) store(sums.total[m], __builtin_convertvector(whole, F8) * scale);
+  }
+}
+
+// y += tile * activations for rows [m, m + M) of the block, over the tile's runs; the first chunk starts from zero.
+template <class Fmt, int M>
+INLINE void multiply(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, const Activations& block, int64_t m,
+                     int64_t run, int64_t runs, float* y, int64_t N, int64_t count) {
+  const Activations x = row_of(block, m);
+  F acc[M];
+  UNROLL for (int i = 0; i < M; i++) {
+    acc[i] = 0;
+    if (run > 0) acc[i] = count == W ? load<F>(y + i * N) : load_part(y + i * N, count);
+  }
+  for (int64_t r = 0; r < runs; r++) {
+    UNROLL for (int g = 0; g < Fmt::GROUPS; g++) {
+      constexpr int COLUMNS = Fmt::GROUP / 4;
+      const int64_t group = r * Fmt::GROUPS + g;
+      const F scale = load<F>(tile.scale[group]);
+      UNROLL for (int i = 0; i < M; i++) {
+        I start = 0;
+        if constexpr (GroupSums<Fmt>::ZERO) start = I(sums.start[m + i][group]);
+        const int8_t* xq = x.q + i * x.K + run * RUN + group * Fmt::GROUP;
+        const I product = dot_columns<Fmt, COLUMNS>(start, &tile.codes[group * COLUMNS], xq);
+        acc[i] = fma(to_float(product), scale * splat(x.scale[i * (x.K / RUN) + run + r]), acc[i]);
+      }
+    }
+    if constexpr (Fmt::MINIMUM) {
+      const F minimum = load<F>(tile.minimum[r]);
+      UNROLL for (int i = 0; i < M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][r]), acc[i]);
+    }
+  }
+  UNROLL for (int i = 0; i < M; i++) {
+    if (count == W)
+      store(y + i * N, acc[i]);
+    else
+      store_part(y + i * N, acc[i], count);
+  }
+}
+
+// All of a workgroup's weight rows, `count`, with any number of activation rows.
+template <class Fmt>
+static void int8_gemm(const Activations& x, int64_t M, const Parts& weight, float* y, int64_t count, int64_t N) {
+  constexpr int AT_ONCE = W == 16 ? 8 : 4;
+  Int8Tile<Fmt> tile;
+  GroupSums<Fmt> sums;
+  const int64_t all_runs = x.K / RUN;
+  for (int64_t first = 0; first < M; first += BLOCK_ROWS) {
+    const Activations block = row_of(x, first);
+    const int64_t rows = min(M - first, BLOCK_ROWS);
+    for (int64_t run = 0; run < all_runs; run += CHUNK_RUNS) {
+      const int64_t runs = min(all_runs - run, CHUNK_RUNS);
+      fill(sums, block, rows, run, runs);
+      for (int64_t n = 0; n < count; n += W) {
+        const int64_t here = min(count - n, W);
+        fill(tile, row_of<Fmt>(weight, n, x.K), x.K, here, run, runs);
+        float* to = y + first * N + n;
+        int64_t m = 0;
+        for (; m + AT_ONCE <= rows; m += AT_ONCE)
+          multiply<Fmt, AT_ONCE>(tile, sums, block, m, run, runs, to + m * N, N, here);
+        for (; m < rows; m++) multiply<Fmt, 1>(tile, sums, block, m, run, runs, to + m * N, N, here);
+      }
     }
   }
 }

@@ -91,32 +91,35 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
     step<Fmt, R, M, 2, true>(acc, by_group, rows, x, run + 2 * RUNS, RUNS);
     step<Fmt, R, M, 3, true>(acc, by_group, rows, x, run + 3 * RUNS, RUNS);
   } else {
-    step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run, min(runs, RUNS));
-    if (runs > RUNS) step<Fmt, R, M, 1, false>(acc, by_group, rows, x, run + RUNS, min(runs - RUNS, RUNS));
-    if (runs > 2 * RUNS) step<Fmt, R, M, 2, false>(acc, by_group, rows, x, run + 2 * RUNS, min(runs - 2 * RUNS, RUNS));
-    if (runs > 3 * RUNS) step<Fmt, R, M, 3, false>(acc, by_group, rows, x, run + 3 * RUNS, min(runs - 3 * RUNS, RUNS));
+    for (int64_t done = 0; done < runs; done += RUNS) {
+      step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run + done, min(runs - done, RUNS));
+      UNROLL for (int r = 0; r < R; r++) {
+        rows[r] = after<Fmt>(rows[r], RUNS);
+        UNROLL for (int m = 0; m < M; m++) UNROLL for (int g = 0; g < Fmt::GROUPS; g++)
+          by_group[g][m][r] = next_four(by_group[g][m][r]);
+      }
+    }
   }
 }
 
-// y[m * N + r], r < R: weight rows `weight` .. + R - 1 of K columns with M rows of activations.
+// y[m * N + r], r < count <= R: weight rows `weight` .. of K columns with M rows of activations.
 template <class Fmt, int R, int M>
-static void int8_rows(const Activations& x, const Parts& weight, float* y, int64_t N) {
+static void int8_rows(const Activations& x, const Parts& weight, int64_t count, float* y, int64_t N) {
   Parts rows[R];
   F acc[M][R];
-  UNROLL for (int r = 0; r < R; r++) rows[r] = row_of<Fmt>(weight, r, x.K);
+  UNROLL for (int r = 0; r < R; r++) rows[r] = row_of<Fmt>(weight, min(r, count - 1), x.K);
   UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) acc[m][r] = 0;
   const int64_t runs = x.K / RUN;
   int64_t run = 0;
   for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
   if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs - run);
-  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) y[m * N + r] = sum(acc[m][r]);
+  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) if (r < count) y[m * N + r] = sum(acc[m][r]);
 }
 
 // All of a workgroup's weight rows, `count`, with M activation rows.
 template <class Fmt, int M>
-static void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
+INLINE void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
   constexpr int R = M <= 2 ? 4 : M <= 4 ? 2 : 1;
-  int64_t n = 0;
-  for (; n + R <= count; n += R) int8_rows<Fmt, R, M>(x, row_of<Fmt>(weight, n, x.K), y + n, N);
-  for (; n < count; n++) int8_rows<Fmt, 1, M>(x, row_of<Fmt>(weight, n, x.K), y + n, N);
+  for (int64_t n = 0; n < count; n += R)
+    int8_rows<Fmt, R, M>(x, row_of<Fmt>(weight, n, x.K), min(count - n, R), y + n, N);
 }

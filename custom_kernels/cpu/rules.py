@@ -32,9 +32,9 @@ def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
-    (_layers, rows, width), dtype = types[0]
+    (layers, rows, width), dtype = types[0]
     launches = kv_append_launches(
-        dtype, layer=attributes["layer"], pool_rows=rows, width=width, tokens=types[4][0][0]
+        dtype, layer=attributes["layer"], layers=layers, pool_rows=rows, width=width, tokens=types[4][0][0]
     )
     return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
 

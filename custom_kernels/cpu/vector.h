@@ -7,6 +7,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #define UNROLL _Pragma("clang loop unroll(full)")
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -88,18 +89,16 @@ INLINE I load_part(const int32_t* p, int64_t n) { return bits_of(load_part(reint
 
 // Sum of the lanes, always in the same order.
 INLINE float sum(F v) {
-  typedef float F8 __attribute__((ext_vector_type(8)));
-  typedef float F4 __attribute__((ext_vector_type(4)));
 #if STRIXHLO_AVX512
-  F8 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-#endif
-#if STRIXHLO_AVX2
-  F8 eight = v;
+  const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif STRIXHLO_AVX2
+  const auto eight = v;
 #endif
 #if STRIXHLO_PLAIN
-  F4 four = v;
+  const auto four = v;
 #else
-  F4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
 #endif
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
@@ -134,5 +133,16 @@ INLINE F by_four(F v) {
   return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST, FIRST + 1, FIRST + 1, FIRST + 1, FIRST + 1);
 #else
   return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST);
+#endif
+}
+
+// The lanes moved down by W / 4, so that by_four<0> gives what by_four<W / 4> gave.
+INLINE F next_four(F v) {
+#if STRIXHLO_AVX512
+  return __builtin_shufflevector(v, v, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3);
+#elif STRIXHLO_AVX2
+  return __builtin_shufflevector(v, v, 2, 3, 4, 5, 6, 7, 0, 1);
+#else
+  return __builtin_shufflevector(v, v, 1, 2, 3, 0);
 #endif
 }

@@ -1,10 +1,10 @@
 """`strixhlo.attention`: causal grouped-query attention of new tokens over the paged KV pools of one layer.
 
-Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16 or float32);
-block_table int32 [S, blocks]; positions int32 [T]. The T rows belong to S sequences, T / S to each, in order. Position p
-of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at position i sees
-the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding: zeros.
-Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 [T, q_heads, head_dim].
+Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16 or
+float32); block_table int32 [S, blocks]; positions int32 [T]. The T rows belong to S sequences, T / S to each, in order.
+Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
+position i sees the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding:
+zeros. Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
 """
 
 from __future__ import annotations

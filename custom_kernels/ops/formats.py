@@ -4,8 +4,8 @@ A format says how integer codes become weights:
 
     weight[n, k] = (code[n, k] - zero) * scale[n, k // group] + minimum[n, k // group]
 
-`scale` and `minimum` are float16 per group or, for two-level formats (GGUF K-quants), an int8 per group times a float16
-per `super_group` weights. GGUF's K-quants subtract their minimum; the repacked float16 super-minimum is negated instead.
+`scale` and `minimum` are float16 per group or, for two-level formats (GGUF K-quants), an int8 per group times a
+float16 per `super_group` weights. GGUF's K-quants subtract their minimum; the repacked float16 super-minimum is negated instead.
 
 A weight of N rows and K columns is stored as planar arrays ("parts"), each row contiguous, K a multiple of 32 (of 256
 for two-level formats). Codes are packed in runs of 32 weights:
@@ -13,7 +13,7 @@ for two-level formats). Codes are packed in runs of 32 weights:
 | part        | dtype | shape                  | holds                                                              |
 |-------------|-------|------------------------|--------------------------------------------------------------------|
 | codes       | int8  | N, K/2 (K for 8 bit)   | byte i of a run: weight i in the low nibble, i+16 in the high one  |
-| high        | int32 | N, K/32 * (bits - 4)   | 5, 6 bit: per run one word per bit plane (bit 4, bit 5); bit i: weight i |
+| high        | int32 | N, K/32 * (bits - 4)   | 5, 6 bit: per run one word per bit plane (bit 4, 5), bit i: weight i |
 | scale       | float16 or int8 | N, K/group   |                                                                    |
 | super_scale | float16 | N, K/super_group     | two-level formats                                                  |
 | minimum     | float16 or int8 | N, K/group   | formats with a minimum                                             |
@@ -49,9 +49,9 @@ class WeightFormat:
         """Name -> (shape, dtype) of every stored part of an [n, k] weight, in operand order."""
         if k % (self.super_group or RUN):
             raise ValueError(f"{self.name}: {k} columns are not a multiple of {self.super_group or RUN}")
-        per_group = np.dtype(np.int8 if self.super_group else np.float16)
-        half = np.dtype(np.float16)
-        parts = {"codes": ((n, k if self.bits == 8 else k // 2), np.dtype(np.int8))}
+        int8, half = np.dtype(np.int8), np.dtype(np.float16)
+        per_group: np.dtype = int8 if self.super_group else half
+        parts: dict[str, tuple[tuple[int, ...], np.dtype]] = {"codes": ((n, k if self.bits == 8 else k // 2), int8)}
         if self.bits in (5, 6):
             parts["high"] = ((n, k // RUN * (self.bits - 4)), np.dtype(np.int32))
         parts["scale"] = ((n, k // self.group), per_group)

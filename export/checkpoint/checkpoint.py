@@ -7,6 +7,8 @@ from pathlib import Path
 from ...errors import StrixhloError
 from .contents import Checkpoint, Tensor
 from .gguf_checkpoint import open_gguf
+from .hub import HUB_ID, download
+from .safetensors import open_safetensors
 
 __all__ = ["Checkpoint", "Tensor", "open_checkpoint"]
 
@@ -14,9 +16,31 @@ __all__ = ["Checkpoint", "Tensor", "open_checkpoint"]
 def open_checkpoint(source: str) -> Checkpoint:
     """Open a GGUF file, a directory of safetensors + config.json, or a Hugging Face hub id.
 
-    Weights are read lazily; the source must stay in place while the checkpoint is used. StrixhloError for anything else.
+    Weights are read lazily: the files must stay in place while the checkpoint is in use. StrixhloError for anything
+    else, naming what was looked for.
     """
     path = Path(source).expanduser()
-    if path.is_file():
-        return open_gguf(path)
-    raise StrixhloError(f"{source}: neither a GGUF file, a directory with config.json, nor a hub id")
+    if not path.exists():
+        if HUB_ID.fullmatch(source) is None or path.suffix in (".gguf", ".safetensors"):
+            raise StrixhloError(
+                f"{source}: no such file or directory, and not a hub id (owner/name); "
+                f"give a GGUF file, a directory with config.json and *.safetensors, or a hub id"
+            )
+        path = download(source)
+    if path.suffix == ".safetensors":
+        raise StrixhloError(f"{source}: give the directory that also holds config.json, not a safetensors file")
+    return open_gguf(path) if path.is_file() else _open_directory(path)
+
+
+def _open_directory(directory: Path) -> Checkpoint:
+    """safetensors + config.json, or a directory whose only model is a GGUF file."""
+    if (directory / "config.json").is_file():
+        return open_safetensors(directory)
+    ggufs = sorted(directory.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return open_gguf(ggufs[0])
+    if ggufs:
+        raise StrixhloError(
+            f"{directory}: {len(ggufs)} GGUF files; give one of them: {', '.join(f.name for f in ggufs)}"
+        )
+    raise StrixhloError(f"{directory}: neither config.json with *.safetensors nor a GGUF file in this directory")

@@ -1,9 +1,9 @@
 """The GGUF container, versions 2 and 3: metadata and the places of the tensors, without reading their data.
 
-Layout (little-endian, specification: ggml/docs/gguf.md): magic "GGUF", u32 version, u64 number of tensors, u64 number of
-key-value pairs, the pairs, the tensor table, padding to the alignment, tensor data. A string is a u64 length and UTF-8
-bytes. A file may come from anyone: each count and length is held against the bytes that are left in the file before
-anything is allocated for it.
+Layout (little-endian, specification: ggml/docs/gguf.md): magic "GGUF", u32 version, u64 number of tensors, u64 number
+of key-value pairs, the pairs, the tensor table, padding to the alignment, tensor data. A string is a u64 length and
+UTF-8 bytes. A file may come from anyone: each count and length is held against the bytes that are left in the file
+before anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ...errors import StrixhloError
 MAGIC = b"GGUF"
 MAX_DIMS = 4
 MAX_NAME = 1024  # ggml itself stops at 64 bytes
+MAX_ELEMENTS = 1 << 26  # of a metadata array; the largest vocabularies have some 2**19 merges
 MIN_PAIR = 8 + 1 + 4 + 1  # key length, key, value type, value
 MIN_TENSOR = 8 + 1 + 4 + 8 + 4 + 8  # name length, name, number of dimensions, one of them, type, offset
 
 # Value type id -> numpy dtype; 7 is bool, 8 string, 9 array.
-SCALARS = {
+SCALARS: dict[int, np.dtype] = {
     0: np.dtype("<u1"),
     1: np.dtype("<i1"),
     2: np.dtype("<u2"),
@@ -82,7 +83,7 @@ TENSOR_TYPES = {
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One entry of the tensor table. shape is row-major (GGUF's own order reversed); offset is from the file's start."""
+    """One entry of the tensor table. shape: row-major (GGUF's own order reversed); offset: from the file's start."""
 
     name: str
     shape: tuple[int, ...]
@@ -213,6 +214,8 @@ def _read_array(cursor: _Cursor, key: str) -> np.ndarray | list[str]:
     count = cursor.u64(f"the length of key {key!r}")
     if element_type == ARRAY:
         raise cursor.fail(f"key {key!r} is an array of arrays, which no model uses")
+    if count > MAX_ELEMENTS:
+        raise cursor.fail(f"key {key!r} claims {count} elements")
     if element_type != STRING:
         return _read_numbers(cursor, key, element_type, count)
     if count * 8 > cursor.left():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,8 +75,8 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
     count = len(tokens)
     types = numbers(file, "tokenizer.ggml.token_type", count)
     scores = numbers(file, "tokenizer.ggml.scores", count)
-    if model == "llama" and scores is None:
-        raise StrixhloError(f"{file.path}: tokenizer.ggml.scores is missing; convert the model again")
+    if model == "llama" and (scores is None or not np.isfinite(scores).all()):
+        raise StrixhloError(f"{file.path}: tokenizer.ggml.scores is missing or not finite; convert the model again")
     types = np.full(count, NORMAL) if types is None else types
     pre = text(file, "tokenizer.ggml.pre", "default")
     ids = {key: _special_id(file, key, model, count) for key in ("bos", "eos", "unknown", "padding")}
@@ -106,8 +107,7 @@ def _tokens(file: GgufFile) -> list[str]:
     if not tokens or len(tokens) > rows:
         raise StrixhloError(f"{file.path}: tokenizer.ggml.tokens has {len(tokens)} tokens for {rows} embedding rows")
     if len(set(tokens)) != len(tokens):
-        seen: set[str] = set()
-        twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
+        twice = Counter(tokens).most_common(1)[0][0]
         raise StrixhloError(f"{file.path}: tokenizer.ggml.tokens holds {twice!r} twice; convert the model again")
     return tokens
 

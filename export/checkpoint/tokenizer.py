@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import StrixhloError
 from .gguf import GgufFile
 from .gguf_metadata import integer, real, text
 from .gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, vocabulary_of
+from .text_files import write_json, write_text
 from .tokenizer_bpe import bpe_parts
 from .tokenizer_sentencepiece import sentencepiece_parts
 
@@ -20,12 +19,11 @@ def write_gguf_tokenizer(file: GgufFile, directory: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json, generation_config.json and, where the file has a template,
     chat_template.jinja into an existing directory. StrixhloError for a vocabulary that cannot be expressed."""
     vocabulary = vocabulary_of(file)
-    _write_json(directory / "tokenizer.json", tokenizer_json(vocabulary), indent=None)
-    _write_json(directory / "tokenizer_config.json", _tokenizer_config(file, vocabulary), indent=2)
-    _write_json(directory / "generation_config.json", _generation_config(file, vocabulary), indent=2)
+    write_json(directory / "tokenizer.json", tokenizer_json(vocabulary), indent=None)
+    write_json(directory / "tokenizer_config.json", _tokenizer_config(file, vocabulary))
+    write_json(directory / "generation_config.json", _generation_config(file, vocabulary))
     if "tokenizer.chat_template" in file.metadata:
-        template = text(file, "tokenizer.chat_template")
-        (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+        write_text(directory / "chat_template.jinja", text(file, "tokenizer.chat_template"))
 
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     that `encode_special_tokens` turns them into plain text and `skip_special_tokens` drops them.
     """
     parts = bpe_parts(vocabulary) if vocabulary.model == "gpt2" else sentencepiece_parts(vocabulary)
-    parts["model"]["merges"] = _compact(parts["model"]["merges"])
+    parts["model"]["merges"] = compact_merges(parts["model"]["merges"])
     return {
         "version": "1.0",
         "truncation": None,
@@ -49,8 +47,8 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _compact(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
-    """Merges as "left right", which `tokenizers` loads in a third less memory than pairs, where that can be read back."""
+def compact_merges(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
+    """Merges as "left right" where that can be read back: `tokenizers` loads them in a third less memory than pairs."""
     joined = [f"{left} {right}" for left, right in merges]
     return joined if all(m.count(" ") == 1 and not m.startswith("#version") for m in joined) else merges
 
@@ -127,10 +125,3 @@ def _generation_config(file: GgufFile, vocabulary: Vocabulary) -> dict[str, Any]
     if "general.sampling.top_k" in file.metadata:
         config["top_k"] = integer(file, "general.sampling.top_k")
     return config
-
-
-def _write_json(path: Path, content: dict[str, Any], indent: int | None) -> None:
-    try:
-        path.write_text(json.dumps(content, ensure_ascii=False, indent=indent), encoding="utf-8")
-    except OSError as error:
-        raise StrixhloError(f"{path}: cannot be written: {error.strerror or error}") from error

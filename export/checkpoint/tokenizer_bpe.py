@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenizers.pre_tokenizers import ByteLevel
+
 from ...errors import StrixhloError
 from .gguf_vocabulary import Vocabulary
 
@@ -61,9 +63,10 @@ def bpe_parts(vocabulary: Vocabulary) -> dict[str, Any]:
             f"{vocabulary.path}: tokenizer.ggml.pre {vocabulary.pre!r} is not supported "
             f"(supported: {', '.join(PRE_TOKENIZERS)}); use the model's safetensors directory"
         )
+    steps = PRE_TOKENIZERS[vocabulary.pre] + _drop_unknown_bytes(vocabulary)
     return {
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[vocabulary.pre]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
         "model": {
             "type": "BPE",
@@ -72,3 +75,15 @@ def bpe_parts(vocabulary: Vocabulary) -> dict[str, Any]:
             "merges": vocabulary.merges,
         },
     }
+
+
+def _drop_unknown_bytes(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Bytes that are no token (SmolLM2 lacks some control characters) say nothing, but keep their neighbours apart.
+
+    `tokenizers` would drop them before the merges and so join what stood on their two sides; llama.cpp does not.
+    """
+    missing = sorted(set(ByteLevel.alphabet()) - set(vocabulary.tokens))
+    if not missing:
+        return []
+    pattern = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in missing) + "]"
+    return [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": False}]

@@ -19,7 +19,7 @@ def linear(x: jax.Array, weight: Weight) -> jax.Array:
 
 
 def embedding(tokens: jax.Array, weight: Weight) -> jax.Array:
-    """Rows of a weight [vocabulary, hidden]: tokens int32 [T] -> float32 [T, hidden]. Only these rows are dequantized."""
+    """Rows of a weight [vocabulary, hidden]: tokens int32 [T] -> float32 [T, hidden]. Only they are dequantized."""
     rows = {name: jnp.take(part, tokens, axis=0, mode="clip") for name, part in weight.parts.items()}
     if weight.format in FORMATS:
         return dequantize(FORMATS[weight.format], rows)

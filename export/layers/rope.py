@@ -17,6 +17,8 @@ import numpy as np
 
 from ...errors import StrixhloError
 
+LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -38,15 +40,14 @@ class RopeScaling:
             return cls()
         if kind not in ("linear", "llama3"):
             raise StrixhloError(f"rope scaling of type {kind!r} is not supported; supported: default, linear, llama3")
-        keys = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}[kind]
+        keys = {"linear": ("factor",), "llama3": LLAMA3_KEYS}[kind]
         missing = [k for k in keys if k not in block]
         if missing:
             raise StrixhloError(f"rope scaling of type {kind!r} lacks {', '.join(missing)} in config.json")
-        return cls(
-            kind,
-            *(float(block[k]) for k in keys),
-            **({"original_context": int(block["original_max_position_embeddings"])} if kind == "llama3" else {}),
-        )
+        if kind == "linear":
+            return cls(kind, float(block["factor"]))
+        low, high = float(block["low_freq_factor"]), float(block["high_freq_factor"])
+        return cls(kind, float(block["factor"]), low, high, int(block["original_max_position_embeddings"]))
 
 
 def inverse_frequencies(head_dim: int, base: float, scaling: RopeScaling) -> np.ndarray:
@@ -69,7 +70,7 @@ def _llama3(inverse: np.ndarray, s: RopeScaling) -> np.ndarray:
 
 
 def rope_table(inverse: np.ndarray, context: int) -> np.ndarray:
-    """float32 [context, head_dim]: the cosines, then the sines, of position * inverse frequency (rounded to float32)."""
+    """float32 [context, head_dim]: the cosines, then the sines, of position * inverse frequency (in float32)."""
     angle = (np.arange(context, dtype=np.float32)[:, None] * inverse[None, :]).astype(np.float64)
     return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
 

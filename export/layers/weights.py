@@ -15,9 +15,9 @@ DENSE = "dense"  # the only part of a weight that is not quantized
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Weight:
-    """One weight: its arrays by part name, and the format that says what they mean (f32, f16, bf16 or a quantized one)."""
+    """One weight: its arrays by part name, and the format that says what they mean (f32, f16, bf16, q4_1, ...)."""
 
-    parts: Mapping[str, jax.Array]
+    parts: Mapping[str, jax.Array]  # or, for tracing, jax.ShapeDtypeStruct
     format: str = field(metadata={"static": True})
     columns: int = field(metadata={"static": True})
 

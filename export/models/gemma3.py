@@ -1,4 +1,4 @@
-"""Gemma 3, text: sliding and global layers with a RoPE base each, q/k norm, norms before and after. arXiv:2503.19786."""
+"""Gemma 3, text (arXiv:2503.19786): sliding and global layers with a RoPE base each, q/k norm, pre- and post-norms."""
 
 from __future__ import annotations
 

@@ -1,0 +1,304 @@
+"""The command line: `strixhlo export | compile | run | compare | inspect`.
+
+Rooms are imported inside the commands, so that `run` needs neither JAX nor the compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from .bundle import open_bundle
+from .errors import StrixhloError
+from .progress import export_progress, spinner
+
+stderr = Console(stderr=True, highlight=False)
+
+
+class Commands(click.Group):
+    """Shows what a user can act on as one line; a stack trace only when STRIXHLO_DEBUG asks for it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            check_platform()
+            return super().invoke(ctx)
+        except StrixhloError as error:
+            fail(str(error), 2)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to say
+            sys.exit(0)
+        except KeyboardInterrupt:
+            fail("interrupted", 130)
+        except (OSError, MemoryError) as error:
+            if os.environ.get("STRIXHLO_DEBUG"):
+                raise
+            fail(f"{type(error).__name__}: {error}", 2)
+
+
+def fail(message: str, code: int) -> None:
+    """One line on standard error, and the exit code."""
+    click.echo(f"strixhlo: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def check_platform() -> None:
+    """Linux on x86-64 is what strixhlo supports."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise StrixhloError(
+            f"{platform.system()} on {platform.machine()} is not supported yet; strixhlo runs on Linux x86-64"
+        )
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("strixhlo"), prog_name="strixhlo")
+def main() -> None:
+    """LLM inference through StableHLO and IREE.
+
+    \b
+    Three steps:
+      strixhlo export  SOURCE -o BUNDLE        checkpoint -> portable bundle
+      strixhlo compile BUNDLE --target cpu     bundle -> program for one kind of device
+      strixhlo run     BUNDLE -p "Hello"       generate text
+    """
+
+
+@main.command()
+@click.argument("source")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Bundle folder. Default: artifacts/<name of SOURCE>."
+)
+@click.option(
+    "--context", type=click.IntRange(min=1), help="Positions in the KV cache. Default: the model's, up to 4096."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "f32", "f16", "bf16"]),
+    default="auto",
+    show_default=True,
+    help="How matrices that are not quantized are stored; auto keeps the checkpoint's type.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def export(source: str, out: Path | None, context: int | None, dtype: str, as_json: bool) -> None:
+    """Trace a checkpoint into a bundle: StableHLO program, weights, tokenizer.
+
+    SOURCE is a GGUF file, a folder with safetensors and config.json, or a Hugging Face hub id such as
+    HuggingFaceTB/SmolLM2-135M-Instruct (downloaded once; HF_HUB_OFFLINE=1 uses the cache alone).
+    """
+    from .export.checkpoint.checkpoint import open_checkpoint
+    from .export.export import export_checkpoint
+
+    out = out or Path("artifacts") / Path(source.rstrip("/")).name.removesuffix(".gguf")
+    with export_progress(stderr) as progress:
+        progress.stage(f"opening {source}", 0)
+        bundle = export_checkpoint(open_checkpoint(source), out, context=context, dtype=dtype, progress=progress)
+    m = bundle.manifest
+    if as_json:
+        click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))
+    else:
+        click.echo(f"{out}: {m.family}, {m.weights_bytes / 1e6:.0f} MB of weights, context {m.context}")
+
+
+@main.command("compile")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--target", default="cpu", show_default=True, help="cpu (this machine) or cpu:x86-64[-v2|-v3|-v4].")
+@click.option(
+    "--activations",
+    type=click.Choice(["int8", "f32"]),
+    default="int8",
+    show_default=True,
+    help="int8: rounded to 8 bits before each quantized matmul, as llama.cpp does; f32: exact, slower.",
+)
+@click.option("--keep-intermediates", type=click.Path(path_type=Path), help="Folder for what the compiler dumps.")
+@click.option("--json", "as_json", is_flag=True, help="Print build.json.")
+def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Path | None, as_json: bool) -> None:
+    """Compile a bundle's program for a target: BUNDLE/<target>/program.vmfb and build.json.
+
+    Does nothing when program, flags, versions and kernel sources are those of the build that is there.
+    """
+    from .compile.compile import compile_bundle
+    from .compile.targets import parse_target
+
+    with spinner(stderr, f"compiling for {target}") as say:
+        result = compile_bundle(
+            open_bundle(bundle),
+            parse_target(target),
+            activations=activations,
+            keep_intermediates=keep_intermediates,
+            say=say,
+        )
+    if as_json:
+        click.echo(result.build.model_dump_json(indent=1))
+        return
+    state = "compiled" if result.fresh else "up to date"
+    calls = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in result.build.report.items())
+    click.echo(f"{bundle}: {target} {state}, {result.build.vmfb_bytes / 1e3:.0f} kB ({calls})")
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from standard input.")
+@click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
+@click.option("-n", "--max-tokens", default=128, show_default=True, help="Tokens to generate at most.")
+@click.option("--temp", "temperature", default=0.0, show_default=True, help="Temperature; 0 is greedy.")
+@click.option("--top-k", default=0, show_default=True, help="Keep the k likeliest tokens; 0 is off.")
+@click.option("--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass.")
+@click.option("--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the likeliest one's.")
+@click.option("--seed", type=int, help="Same seed, same text. Default: a fresh one, reported at the end.")
+@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
+@click.option("--system", help="System message of the chat.")
+@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
+@click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--token-ids", is_flag=True, help="Print token ids in place of text.")
+@click.option(
+    "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
+def run(
+    bundle: Path,
+    prompt: str,
+    target: str,
+    threads: int | None,
+    system: str | None,
+    raw: bool,
+    ignore_eos: bool,
+    token_ids: bool,
+    as_json: bool,
+    **sampling: Any,
+) -> None:
+    """Generate text with a compiled bundle; streams to standard output, timings go to standard error.
+
+    The prompt is a user's chat message unless --raw is given.
+    """
+    from .runtime.engine import Engine
+    from .runtime.generate import generate
+    from .runtime.program import Program
+    from .runtime.sampling import SamplingParams
+    from .runtime.tokenizer import load_tokenizer
+
+    params = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
+    if raw and system:
+        raise StrixhloError("--system needs the chat template; leave out --raw")
+    opened = open_bundle(bundle)
+    tokenizer = load_tokenizer(bundle)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    messages = [{"role": "system", "content": system}] if system else []
+    ids = tokenizer.encode(text) if raw else tokenizer.encode_chat([*messages, {"role": "user", "content": text}])
+    quiet = as_json or token_ids
+    with Program(opened, target, threads) as program:
+        engine = Engine(program)
+
+        def show(piece: str) -> None:
+            if not quiet:
+                click.echo(piece, nl=False)
+
+        result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
+        engine.close()
+    if as_json:
+        click.echo(json.dumps(generation_record(ids, result), ensure_ascii=False))
+    elif token_ids:
+        click.echo(" ".join(str(t.id) for t in result.tokens))
+    else:
+        click.echo()
+        if params.logprobs is not None:
+            for t in result.tokens:
+                best = "  ".join(f"{tokenizer.token(i)!r} {lp:.3f}" for i, lp in t.top)
+                click.echo(f"{t.id:>7} {t.text!r} {t.logprob:.4f}  {best}")
+    decode = f", {len(result.tokens)} generated at {result.decode_rate:.1f} tok/s" if result.decode_rate else ""
+    stderr.print(
+        f"[dim]{result.prompt_tokens} prompt tokens at {result.prefill_rate:.1f} tok/s{decode}"
+        f" ({result.finish}{f', seed {result.seed}' if params.temperature else ''})[/dim]"
+    )
+
+
+def generation_record(prompt: Sequence[int], result: Any) -> dict[str, Any]:
+    """What `run --json` prints."""
+    return {
+        "prompt_ids": list(prompt),
+        "token_ids": [t.id for t in result.tokens],
+        "text": result.text,
+        "finish": result.finish,
+        "seed": result.seed,
+        "logprobs": [
+            {"id": t.id, "logprob": t.logprob, "top": [{"id": i, "logprob": lp} for i, lp in t.top]}
+            for t in result.tokens
+            if t.logprob is not None
+        ],
+        "prefill_seconds": result.prefill_seconds,
+        "decode_seconds": result.decode_seconds,
+    }
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--native", type=click.Choice(["llama.cpp"]), required=True, help="The engine to compare with.")
+@click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the file of the export.")
+@click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
+@click.option("--threads", default=2, show_default=True, type=click.IntRange(min=1), help="CPU threads of each engine.")
+@click.option("--greedy", default=64, show_default=True, type=click.IntRange(min=1), help="Greedy tokens to compare.")
+@click.option("--decode", default=64, show_default=True, type=click.IntRange(min=1), help="Decoded tokens to time.")
+@click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def compare(
+    bundle: Path,
+    native: str,
+    source: Path | None,
+    target: str,
+    threads: int,
+    greedy: int,
+    decode: int,
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Hold a compiled bundle against the native engine, on the same token ids: numbers and speed in one run."""
+    from .runtime.compare import compare_with_llama_cpp
+    from .runtime.engine import Engine
+    from .runtime.program import Program
+    from .runtime.tokenizer import load_tokenizer
+
+    opened = open_bundle(bundle)
+    gguf = source or Path(opened.manifest.source)
+    if opened.manifest.container != "gguf" and source is None:
+        raise StrixhloError(f"{bundle}: was not made from a GGUF file; name one for {native} with --source")
+    with spinner(stderr, "comparing") as say, Program(opened, target, threads) as program:
+        engine = Engine(program)
+        result = compare_with_llama_cpp(
+            engine,
+            load_tokenizer(bundle),
+            gguf,
+            threads=threads,
+            greedy_tokens=greedy,
+            decoded_tokens=decode,
+            repeats=repeats,
+            say=say,
+        )
+        engine.close()
+    if as_json:
+        click.echo(json.dumps(result.record(), indent=1))
+    else:
+        from .comparison_table import comparison_table
+
+        Console(highlight=False).print(comparison_table(result))
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def inspect(bundle: Path, as_json: bool) -> None:
+    """What is in a bundle: model, weights, KV cache, entry points, custom ops, compiled targets."""
+    from .inspection import bundle_record, bundle_table
+
+    record = bundle_record(open_bundle(bundle))
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+    else:
+        Console(highlight=False).print(bundle_table(record))

@@ -1,0 +1,128 @@
+// y = x * weight^T in float32, for any weight that can be read as float32 vectors (f32_weights.h).
+#pragma once
+#include "f32_weights.h"
+#include "transpose.h"
+
+// Few rows of activations: each weight is read and decoded once. The order of every sum is the same for any M <= 8, so a
+// row's result does not depend on its company. y[m * N + r], r < count <= R, for weight rows n + r.
+template <class Weight, int R, int M>
+static void f32_rows(const float* x, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
+  const int64_t K = weight.K;
+  typename Weight::Row rows[R];
+  F acc[M][R];
+  UNROLL for (int r = 0; r < R; r++) rows[r] = weight.row(n + min(r, count - 1));
+  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) acc[m][r] = 0;
+  int64_t run = 0;
+  for (; (run + 1) * RUN <= K; run++) {
+    UNROLL for (int r = 0; r < R; r++) {
+      F w[PER_RUN];
+      Weight::load_run(rows[r], run, RUN, w);
+      UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < PER_RUN; i++)
+        acc[m][r] = fma(w[i], load<F>(x + m * K + run * RUN + i * W), acc[m][r]);
+    }
+  }
+  if (const int64_t left = K - run * RUN; left > 0) {
+    UNROLL for (int r = 0; r < R; r++) {
+      F w[PER_RUN];
+      Weight::load_run(rows[r], run, left, w);
+      UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < PER_RUN; i++)
+        acc[m][r] = fma(w[i], load_part(x + m * K + run * RUN + i * W, max(min(left - i * W, W), 0)), acc[m][r]);
+    }
+  }
+  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) if (r < count) y[m * N + r] = sum(acc[m][r]);
+}
+
+template <class Weight, int M>
+INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N) {
+  constexpr int R = M <= 1 ? 4 : M <= 4 ? 2 : 1;
+  for (int64_t i = 0; i < count; i += R) f32_rows<Weight, R, M>(x, weight, n + i, min(count - i, R), y + i, N);
+}
+
+constexpr int F32_CHUNK_RUNS = 8;
+
+// W weight rows side by side: row k holds column k of each.
+struct F32Tile {
+  alignas(64) float columns[F32_CHUNK_RUNS * RUN][W];
+};
+
+// Columns [run * 32, + columns) of W rows from the n-th; rows past `count` repeat the last one.
+template <class Weight>
+static void fill(F32Tile& tile, const Weight& weight, int64_t n, int64_t count, int64_t run, int64_t columns) {
+  for (int first = 0; first < W; first += 4) {
+    typename Weight::Row rows[4];
+    UNROLL for (int r = 0; r < 4; r++) rows[r] = weight.row(n + min(first + r, count - 1));
+    for (int64_t at = 0; at * RUN < columns; at++) {
+      F w[4][PER_RUN];
+      UNROLL for (int r = 0; r < 4; r++) Weight::load_run(rows[r], run + at, min(columns - at * RUN, RUN), w[r]);
+      UNROLL for (int i = 0; i < PER_RUN; i++) {
+        const I bits[4] = {bits_of(w[0][i]), bits_of(w[1][i]), bits_of(w[2][i]), bits_of(w[3][i])};
+        int32_t* to = reinterpret_cast<int32_t*>(&tile.columns[at * RUN + i * W][first]);
+        store_transposed(to, W, 4 * W, bits, W / 4);
+      }
+    }
+  }
+}
+
+// y += tile * activations for M rows of x (already moved to the tile's first column); `first` starts from zero.
+template <int M>
+INLINE void multiply(const F32Tile& tile, const float* x, int64_t K, int64_t columns, bool first, float* y, int64_t N,
+                     int64_t count) {
+  F acc[M];
+  UNROLL for (int i = 0; i < M; i++) {
+    acc[i] = 0;
+    if (!first) acc[i] = count == W ? load<F>(y + i * N) : load_part(y + i * N, count);
+  }
+  for (int64_t k = 0; k < columns; k++) {
+    const F w = load<F>(tile.columns[k]);
+    UNROLL for (int i = 0; i < M; i++) acc[i] = fma(w, splat(x[i * K + k]), acc[i]);
+  }
+  UNROLL for (int i = 0; i < M; i++) {
+    if (count == W)
+      store(y + i * N, acc[i]);
+    else
+      store_part(y + i * N, acc[i], count);
+  }
+}
+
+template <class Weight>
+static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N) {
+  constexpr int AT_ONCE = 8, BLOCK = 64;
+  const int64_t K = weight.K;
+  F32Tile tile;
+  for (int64_t block = 0; block < M; block += BLOCK) {
+    const int64_t end = min(block + BLOCK, M);
+    for (int64_t k = 0; k < K; k += F32_CHUNK_RUNS * RUN) {
+      const int64_t columns = min(K - k, F32_CHUNK_RUNS * RUN);
+      for (int64_t i = 0; i < count; i += W) {
+        const int64_t here = min(count - i, W);
+        fill(tile, weight, n + i, here, k / RUN, columns);
+        int64_t m = block;
+        for (; m + AT_ONCE <= end; m += AT_ONCE)
+          multiply<AT_ONCE>(tile, x + m * K + k, K, columns, k == 0, y + m * N + i, N, here);
+        for (; m < end; m++) multiply<1>(tile, x + m * K + k, K, columns, k == 0, y + m * N + i, N, here);
+      }
+    }
+  }
+}
+
+// x float32 [M, K], y float32 [M, N]: output columns wg * tile_n and on.
+template <class Weight>
+static void f32_matmul(const float* x, const Weight& weight, float* y, int64_t M, int64_t N, int64_t tile_n, int64_t wg) {
+  const int64_t n = wg * tile_n, count = min(tile_n, N - n);
+  if (count <= 0) return;
+  if (M >= 16) return f32_gemm(x, M, weight, n, y + n, count, N);
+  for (int64_t m = 0; m < M;) {
+    const float* xm = x + m * weight.K;
+    float* to = y + m * N + n;
+    const int64_t left = M - m;
+    if (left >= 8) {
+      f32_gemv<Weight, 8>(xm, weight, n, to, count, N), m += 8;
+    } else if (left >= 4) {
+      f32_gemv<Weight, 4>(xm, weight, n, to, count, N), m += 4;
+    } else if (left >= 2) {
+      f32_gemv<Weight, 2>(xm, weight, n, to, count, N), m += 2;
+    } else {
+      f32_gemv<Weight, 1>(xm, weight, n, to, count, N), m += 1;
+    }
+  }
+}

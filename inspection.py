@@ -1,0 +1,58 @@
+"""What `strixhlo inspect` shows of a bundle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from .bundle import BUILD, VMFB, Build, Bundle, read_record
+
+
+def bundle_record(bundle: Bundle) -> dict[str, Any]:
+    """The manifest without its long lists, and the builds that are there."""
+    m = bundle.manifest
+    record = m.model_dump(mode="json", exclude={"parameters", "entry_points", "config"})
+    record["parameters"] = len(m.parameters)
+    record["kv_cache"]["bytes"] = m.kv_cache.bytes
+    record["entry_points"] = {n: f"{e.kind}, {e.rows} rows" for n, e in m.entry_points.items()}
+    builds = [read_record(path, Build, "build") for path in sorted(bundle.path.glob(f"*/{BUILD}"))]
+    record["builds"] = {
+        b.target: {
+            "bytes": b.vmfb_bytes,
+            "activations": b.activations,
+            "whole": (bundle.target_dir(b.target) / VMFB).is_file(),
+            "versions": b.versions,
+            "report": b.report,
+        }
+        for b in builds
+    }
+    return record
+
+
+def bundle_table(record: dict[str, Any]) -> Table:
+    """The record for a person."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+
+    def counts(values: dict[str, Any]) -> str:
+        return ", ".join(f"{name} {count}" for name, count in values.items())
+
+    kv = record["kv_cache"]
+    table.add_row("name", record["name"])
+    table.add_row("family", record["family"])
+    table.add_row("source", f"{record['source']} ({record['container']})")
+    table.add_row("weights", f"{record['weights_bytes'] / 1e6:.1f} MB in {record['parameters']} arrays")
+    table.add_row("formats", counts(record["weight_formats"]))
+    table.add_row("context", f"{record['context']} positions")
+    table.add_row(
+        "KV cache", f"{kv['bytes'] / 1e6:.1f} MB: 2 x {kv['layers']} x {kv['rows']} x {kv['width']} {kv['dtype']}"
+    )
+    table.add_row("entry points", counts(record["entry_points"]))
+    table.add_row("custom ops", counts(record["custom_ops"]))
+    table.add_row("made with", counts(record["versions"]))
+    for target, build in record["builds"].items():
+        state = "" if build["whole"] else ", not whole: compile again"
+        table.add_row(target, f"{build['bytes'] / 1e3:.0f} kB, {build['activations']} activations{state}")
+    if not record["builds"]:
+        table.add_row("targets", "none compiled yet")
+    return table

@@ -1,0 +1,190 @@
+"""The native path through llama.cpp: the prebuilt wheel `xllamacpp` on the CPU, token ids in and token ids out.
+
+xllamacpp runs llama.cpp's server inside this process; it is asked over loopback HTTP, behind a random key.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ...errors import StrixhloError
+from ..numerics import log_softmax
+from . import llama_cpp_api
+
+SECONDS = 600  # for one answer
+SMALLEST_LOG_PROBABILITY = -103.98  # log(2**-150): below what the server's float32 probabilities can hold
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second, from llama.cpp's own clock: the median of the repeats, and each of them."""
+
+    prefill: float
+    decode: float
+    prefill_all: tuple[float, ...]
+    decode_all: tuple[float, ...]
+
+
+class LlamaCpp:
+    """A GGUF file loaded by llama.cpp (f16 KV cache, one sequence). A context manager; `close` frees it.
+
+    Raises StrixhloError when xllamacpp is not installed or the file cannot be loaded.
+    """
+
+    def __init__(self, path: Path | str, *, n_ctx: int = 2048, n_threads: int = 2, n_batch: int = 512) -> None:
+        self._xllamacpp = _import_xllamacpp()
+        self._path, self._n_ctx, self._n_threads = Path(path), n_ctx, n_threads
+        if not self._path.is_file():
+            raise StrixhloError(f"llama.cpp: no file {self._path}")
+        self._key = secrets.token_hex(16)
+        try:
+            self._server = self._xllamacpp.Server(self._parameters(n_batch))
+        except RuntimeError as error:
+            raise StrixhloError(
+                f"llama.cpp: cannot load {self._path}: not a GGUF file that this version of it supports, "
+                f"or too little memory for {n_ctx} tokens of context"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the server and free the model; the object cannot be used after that."""
+        self._server = None
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids. add_special: begin (and end) as the model wants; parse_special: `<|...|>` in text are tokens."""
+        request = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        return [int(i) for i in self._ask("/tokenize", request)["tokens"]]
+
+    def greedy(self, ids: Sequence[int], n: int) -> list[int]:
+        """The n tokens that follow `ids` by greedy choice; fewer when the last of them ends the generation."""
+        return [int(i) for i in self._complete(ids, n)["tokens"]]
+
+    def teacher_forced_logits(self, ids: Sequence[int]) -> np.ndarray:
+        """float32 [T, V]: logits after each of the T tokens, over the whole vocabulary.
+
+        From llama.cpp's C functions where this build lets us reach them, else log-probabilities from
+        `teacher_forced_log_probs`, minutes slower. The two differ by a constant a row; both are before any sampling.
+        """
+        library = self._library_path()
+        if not llama_cpp_api.supported(library):
+            return self.teacher_forced_log_probs(ids)
+        return llama_cpp_api.logits(library, self._path, self._checked(ids, 0), self._n_threads)
+
+    def teacher_forced_log_probs(self, ids: Sequence[int]) -> np.ndarray:
+        """float32 [T, V]: log-probabilities after each of the T tokens, through xllamacpp's public interface.
+
+        One request a position (0.4 s on a vocabulary of 49,152; 3 s on 262,144). The server takes them from the logits
+        before any sampler, as float32 probabilities whose sum is rounded (1.0001 to 1.001): they are normalized here.
+        Raises StrixhloError when an answer does not hold every token once, or its sum is off by more than 0.5%.
+        """
+        tokens = self._checked(ids, 0)
+        return np.stack([self._log_probs_after(tokens[: t + 1]) for t in range(len(tokens))])
+
+    def measure_speed(self, prompt_ids: Sequence[int], n_decode: int, repeats: int = 5) -> Speed:
+        """Prefill of the whole prompt, then n_decode steps of one token each; one unmeasured run, then `repeats`."""
+        prefill, decode = [], []
+        for run in range(repeats + 1):
+            # The server's clock for generation starts at the first token, which the prefill has computed.
+            timings = self._complete(prompt_ids, n_decode + 1, ignore_eos=True)["timings"]
+            if timings["prompt_n"] != len(prompt_ids) or timings["predicted_n"] != n_decode + 1:
+                raise StrixhloError(
+                    f"llama.cpp: evaluated {timings['prompt_n']} of {len(prompt_ids)} prompt tokens "
+                    f"and generated {timings['predicted_n']} of {n_decode + 1}: its timings cannot be used"
+                )
+            if run > 0:
+                prefill.append(1000 * len(prompt_ids) / timings["prompt_ms"])
+                decode.append(1000 * n_decode / timings["predicted_ms"])
+        return Speed(median(prefill), median(decode), tuple(prefill), tuple(decode))
+
+    def _parameters(self, n_batch: int) -> Any:
+        params = self._xllamacpp.CommonParams()
+        params.model.path = str(self._path)
+        params.n_ctx, params.n_batch, params.n_ubatch = self._n_ctx, n_batch, n_batch
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._n_threads
+        params.n_parallel = 1
+        params.n_gpu_layers = 0
+        params.fit_params = False  # do not change what was asked for
+        params.n_ctx_checkpoints = 0  # they would cut a prompt in two and slow its evaluation down
+        params.cache_ram_mib = 0
+        params.ui = False
+        params.verbosity = -1
+        params.api_keys = [self._key]
+        return params
+
+    def _checked(self, ids: Sequence[int], more: int) -> np.ndarray:
+        """ids as int32 [T], if they and `more` tokens fit the context."""
+        tokens = np.asarray(ids, np.int32)
+        if tokens.ndim != 1 or tokens.size == 0:
+            raise StrixhloError("llama.cpp: no tokens to evaluate")
+        if tokens.size + more > self._n_ctx:
+            raise StrixhloError(f"llama.cpp: {tokens.size} + {more} tokens do not fit a context of {self._n_ctx}")
+        return tokens
+
+    def _complete(self, ids: Sequence[int], n: int, **options: Any) -> dict[str, Any]:
+        request = {
+            "prompt": self._checked(ids, n).tolist(),
+            "n_predict": n,
+            "temperature": 0,
+            "cache_prompt": False,
+            "return_tokens": True,
+        }
+        return self._ask("/completion", request | options)
+
+    def _log_probs_after(self, tokens: np.ndarray) -> np.ndarray:
+        answer = self._complete(tokens.tolist(), 1, cache_prompt=True, n_probs=2**31 - 1)
+        entries = answer["completion_probabilities"][0]["top_logprobs"]
+        order = np.fromiter((entry["id"] for entry in entries), np.int64, len(entries))
+        values = np.fromiter((entry["logprob"] for entry in entries), np.float64, len(entries))
+        values = np.maximum(values, SMALLEST_LOG_PROBABILITY)
+        total = np.exp(values).sum()
+        if not (np.array_equal(np.sort(order), np.arange(len(order))) and abs(total - 1) < 0.005):
+            raise StrixhloError(
+                f"llama.cpp: its answer is not a distribution over a vocabulary: {len(order)} tokens, sum {total:.4f}"
+            )
+        result = np.empty(len(order))
+        result[order] = values
+        return log_softmax(result).astype(np.float32)
+
+    def _library_path(self) -> str:
+        return str(self._xllamacpp.xllamacpp.__file__)
+
+    def _ask(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        if self._server is None:
+            raise StrixhloError("llama.cpp: the model is closed")
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
+        address = self._server.listening_address + path
+        message = urllib.request.Request(address, json.dumps(request).encode(), headers)
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
+        try:
+            with direct.open(message, timeout=SECONDS) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            raise StrixhloError(f"llama.cpp: {path} failed: {error.read().decode(errors='replace')[:300]}") from error
+        except OSError as error:
+            raise StrixhloError(f"llama.cpp: {path} gave no answer: {error}") from error
+
+
+def _import_xllamacpp() -> ModuleType:
+    try:
+        return importlib.import_module("xllamacpp")
+    except ImportError as error:
+        raise StrixhloError("llama.cpp: xllamacpp is missing; install it: pip install 'strixhlo[llama.cpp]'") from error

@@ -1,0 +1,73 @@
+"""The tokenizer files of a bundle: text to ids, special tokens, the chat template, which ids end a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ..errors import StrixhloError
+from .chat import render_chat
+
+
+@dataclass(frozen=True)
+class BundleTokenizer:
+    """A `tokenizers.Tokenizer` and what stands beside it in the bundle."""
+
+    tokenizer: Tokenizer
+    bos_token: str | None
+    eos_token: str | None
+    eos_ids: frozenset[int]
+    chat_template: str | None
+
+    def encode(self, text: str) -> list[int]:
+        """A plain prompt: the model's special tokens (BOS) are added where it wants them."""
+        return list(self.tokenizer.encode(text, add_special_tokens=True).ids)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """A conversation, by the chat template; the template writes all special tokens itself."""
+        text = render_chat(self.chat_template, messages, bos_token=self.bos_token, eos_token=self.eos_token)
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def token(self, token_id: int) -> str:
+        """How one id is written in the vocabulary."""
+        return self.tokenizer.id_to_token(token_id) or f"<{token_id}>"
+
+
+def load_tokenizer(folder: Path) -> BundleTokenizer:
+    """Read a bundle's tokenizer files; StrixhloError names one that is missing or cannot be read."""
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises bare Exceptions
+        raise StrixhloError(f"{folder / 'tokenizer.json'}: cannot be read ({error}); export the bundle again") from None
+    config = _json(folder / "tokenizer_config.json")
+    eos = _json(folder / "generation_config.json").get("eos_token_id")
+    template = folder / "chat_template.jinja"
+    return BundleTokenizer(
+        tokenizer,
+        bos_token=_text(config.get("bos_token")),
+        eos_token=_text(config.get("eos_token")),
+        eos_ids=frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos]),
+        chat_template=template.read_text("utf-8") if template.is_file() else None,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise StrixhloError(f"{path}: is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise StrixhloError(f"{path}: holds no JSON object")
+    return value
+
+
+def _text(token: Any) -> str | None:
+    """A token as tokenizer_config.json writes it: a string, or an object with its content."""
+    return token.get("content") if isinstance(token, dict) else token
