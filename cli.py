@@ -86,8 +86,9 @@ def main() -> None:
     show_default=True,
     help="How matrices that are not quantized are stored; auto keeps the checkpoint's type.",
 )
+@click.option("--kv-dtype", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="KV cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def export(source: str, out: Path | None, context: int | None, dtype: str, as_json: bool) -> None:
+def export(source: str, out: Path | None, context: int | None, dtype: str, kv_dtype: str, as_json: bool) -> None:
     """Trace a checkpoint into a bundle: StableHLO program, weights, tokenizer.
 
     SOURCE is a GGUF file, a folder with safetensors and config.json, or a Hugging Face hub id such as
@@ -99,7 +100,8 @@ def export(source: str, out: Path | None, context: int | None, dtype: str, as_js
     out = out or Path("artifacts") / Path(source.rstrip("/")).name.removesuffix(".gguf")
     with export_progress(stderr) as progress:
         progress.stage(f"opening {source}", 0)
-        bundle = export_checkpoint(open_checkpoint(source), out, context=context, dtype=dtype, progress=progress)
+        checkpoint = open_checkpoint(source)
+        bundle = export_checkpoint(checkpoint, out, context=context, dtype=dtype, kv_dtype=kv_dtype, progress=progress)
     m = bundle.manifest
     if as_json:
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))

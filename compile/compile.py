@@ -30,7 +30,7 @@ from ..custom_kernels.toolchain import build_cpu_object, kernel_sources_hash
 from ..errors import StrixhloError
 from .cpu_executable import CpuExecutable
 from .iree_compile import executable_target, iree_compile
-from .lower import composites_to_custom_calls, custom_calls_to_dispatches
+from .lower import append, composites_to_custom_calls, custom_calls_to_dispatches
 from .parameters import bind_parameters
 from .targets import Target
 
@@ -120,8 +120,7 @@ def lower_program(
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())
         executable = CpuExecutable(kernels, executable_target(target.iree_flags))
         dispatches = custom_calls_to_dispatches(module, rules, executable.export)
-        holder = ir.Module.parse(executable.text())
-        module.body.append(holder.body.operations[0])
+        append(module, executable.text())
         module.operation.verify()
         program = module.operation.get_asm(print_generic_op_form=True)
         if keep:

@@ -33,13 +33,21 @@ def operations(module: ir.Module, name: str) -> list[ir.Operation]:
     return found
 
 
+def append(module: ir.Module, text: str) -> None:
+    """Parse one top-level operation and move it to the end of the module."""
+    holder = ir.Module.parse(text)  # must live until its operation has moved
+    module.body.append(holder.body.operations[0])
+
+
 def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
     """Turn composites that have a kernel into custom calls, then drop the decompositions that nothing uses."""
     count = 0
     for composite in operations(module, "stablehlo.composite"):
         name = ir.StringAttr(composite.attributes["name"]).value
         rule = rules.get(name.removeprefix(PREFIX))
-        attributes = ir.DictAttr(composite.attributes["composite_attributes"])
+        attributes = ir.DictAttr.get({})
+        if "composite_attributes" in composite.attributes:
+            attributes = ir.DictAttr(composite.attributes["composite_attributes"])
         if rule is None or rule(_python_values(attributes), _operand_types(composite)) is None:
             continue
         with ir.InsertionPoint(composite):

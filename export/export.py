@@ -40,19 +40,21 @@ ENTRIES: dict[str, tuple[Kind, int]] = {
 }
 BLOCK_SIZE = 16  # rows of a KV block
 DEFAULT_CONTEXT = 4096
+KV_DTYPES = ("f16", "f32")
 # Buffers that some checkpoints carry beside their weights.
 NOT_WEIGHTS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 def export_checkpoint(
-    checkpoint: Checkpoint, out: Path, *, context: int | None, dtype: str, progress: Stages
+    checkpoint: Checkpoint, out: Path, *, context: int | None, dtype: str, kv_dtype: str, progress: Stages
 ) -> Bundle:
     """Write the bundle of `checkpoint` to `out`.
 
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
+    kv_dtype: f16 or f32.
     """
     model = model_from_config(checkpoint.config)
-    kv = _kv_cache(model, _context(checkpoint, context))
+    kv = _kv_cache(model, _context(checkpoint, context), kv_dtype)
     weights = stored_weights(checkpoint, model.tables(kv.rows), dtype)
     progress.stage("tracing", 0)
     traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
@@ -77,9 +79,11 @@ def _context(checkpoint: Checkpoint, wanted: int | None) -> int:
     return context // BLOCK_SIZE * BLOCK_SIZE
 
 
-def _kv_cache(model: Model, context: int) -> KVCache:
+def _kv_cache(model: Model, context: int, dtype: str) -> KVCache:
+    if dtype not in KV_DTYPES:
+        raise StrixhloError(f"KV cache of dtype {dtype!r} is not possible; choose one of {', '.join(KV_DTYPES)}")
     return KVCache(
-        dtype="f16",
+        dtype=dtype,
         layers=model.layers,
         rows=context,
         width=model.kv_heads * model.head_dim,

