@@ -104,8 +104,9 @@ def unpack_codes(parts: Mapping[str, jax.Array], bits: int) -> jax.Array:
     if bits > 4:
         planes = parts["high"].reshape(n, -1, bits - 4, 1)
         bit = (planes >> jnp.arange(RUN, dtype=jnp.int32)) & 1  # [n, runs, planes, 32]
-        weight_of_plane = jnp.array([16 << p for p in range(bits - 4)], jnp.int32).reshape(1, 1, -1, 1)
-        unpacked = unpacked + (bit * weight_of_plane).sum(axis=2)
+        # An iota and not an array: a constant would become an operand of the composite.
+        plane = 4 + jnp.arange(bits - 4, dtype=jnp.int32)[:, None]
+        unpacked = unpacked + (bit << plane).sum(axis=2)
     return unpacked.reshape(n, -1)
 
 

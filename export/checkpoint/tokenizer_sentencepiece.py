@@ -3,7 +3,8 @@
 SentencePiece has scores where `tokenizers` has merges: of all neighbours whose join is a token, it joins those with the
 highest score first, the leftmost of equals. A token comes about in one way only, whatever is around it: as long as
 nothing joins across its borders, its characters are joined as if they stood alone. So one merge a token, the last one
-of joining its characters, ranked by score, says the same as the scores; others could never apply.
+of joining its characters, ranked by score, says the same as the scores; others could never apply. (Two different tokens
+of equal score are ranked by id, not by place. Scores are ranks in practice: Gemma's are all distinct.)
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ class LlamaCpp:
 
     def _checked(self, ids: Sequence[int], more: int) -> np.ndarray:
         """ids as int32 [T], if they and `more` tokens fit the context."""
+        if self._server is None:
+            raise StrixhloError("llama.cpp: the model is closed")
         tokens = np.asarray(ids, np.int32)
         if tokens.ndim != 1 or tokens.size == 0:
             raise StrixhloError("llama.cpp: no tokens to evaluate")

@@ -130,8 +130,13 @@ def test_too_many_or_no_tokens(smollm2: LlamaCpp, smollm2_gguf: Path) -> None:
         smollm2.greedy([], 3)
     with LlamaCpp(smollm2_gguf, n_ctx=64) as closed:
         pass
-    with pytest.raises(StrixhloError, match="closed"):
-        closed.tokenize("x")
+    for call in (
+        lambda: closed.tokenize("x"),
+        lambda: closed.teacher_forced_logits([1]),
+        lambda: closed.greedy([1], 1),
+    ):
+        with pytest.raises(StrixhloError, match="closed"):
+            call()
 
 
 def test_ids_outside_the_vocabulary(smollm2: LlamaCpp) -> None:

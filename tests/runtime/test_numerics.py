@@ -23,7 +23,7 @@ def test_two_known_distributions() -> None:
     assert (result.positions, result.vocabulary, result.top1_agreement) == (2, 3, 0.5)
     assert result.mean_kl == pytest.approx(first_kl / 2, rel=1e-6)
     assert result.max_kl == pytest.approx(first_kl, rel=1e-6)
-    assert result.p99_kl == pytest.approx(0.99 * first_kl, rel=1e-6)  # linear between the two values
+    assert result.p99_kl == result.max_kl
     assert result.max_abs_delta == pytest.approx(math.log(2), rel=1e-6)
     assert result.mean_abs_delta == pytest.approx(2 * math.log(2) / 6, rel=1e-6)
     assert result.perplexity_ours == pytest.approx((0.25 * 0.8) ** -0.5, rel=1e-6)
@@ -37,6 +37,14 @@ def test_kl_has_a_direction() -> None:
     assert compare_logits(ours=sure, theirs=unsure).mean_kl == math.inf
     assert compare_logits(ours=unsure, theirs=sure).mean_kl == pytest.approx(math.log(2))
     assert compare_logits(ours=sure, theirs=sure).max_abs_delta == 0
+
+
+def test_p99_leaves_one_position_of_a_hundred_out() -> None:
+    theirs = np.zeros((100, 2), np.float32)
+    ours = theirs.copy()
+    ours[:, 0] = np.arange(100) / 100
+    by_position = [compare_logits(ours[i : i + 1], theirs[i : i + 1]).mean_kl for i in range(100)]
+    assert compare_logits(ours, theirs).p99_kl == pytest.approx(by_position[98])
 
 
 def test_equal_and_shifted_logits_do_not_differ() -> None:
@@ -63,7 +71,7 @@ def test_chunks_do_not_change_the_result(chunk_bytes: int, monkeypatch: pytest.M
     kl = (np.exp(p) * (p - q)).sum(axis=1)
     result = compare_logits(ours, theirs, targets)
     assert result.mean_kl == pytest.approx(kl.mean())
-    assert result.p99_kl == pytest.approx(np.quantile(kl, 0.99))
+    assert result.p99_kl == result.max_kl == pytest.approx(kl.max())
     assert result.top1_agreement == (ours.argmax(1) == theirs.argmax(1)).mean()
     assert result.perplexity_ours == pytest.approx(math.exp(-q[np.arange(12), targets[:12]].mean()))
 

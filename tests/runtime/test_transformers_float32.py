@@ -1,4 +1,4 @@
-"""The float32 oracle against llama.cpp on the same files: right weights and configuration, and llama.cpp's own error."""
+"""The float32 oracle against llama.cpp on the same files: right weights, right configuration."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -105,11 +106,13 @@ def test_only_wanted_files_are_asked_for() -> None:
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("status", [401, 403, 404, 500])
 def test_errors_of_the_hub_are_one_line(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    errors = huggingface_hub.errors
+    errors, request = huggingface_hub.errors, SimpleNamespace(headers={}, method="GET", url="https://hub/owner/model")
     kind = {401: errors.RepositoryNotFoundError, 403: errors.GatedRepoError, 404: errors.RevisionNotFoundError}
 
     def fail(*_: object, **__: object) -> str:
-        raise kind.get(status, HfHubHTTPError)(f"{status}\nsecond line", response=errors.Response(status))
+        raise kind.get(status, HfHubHTTPError)(
+            f"{status}\nsecond line", response=errors.Response(status, request=request)
+        )
 
     monkeypatch.setattr(hub, "snapshot_download", fail)
     message = refused("owner/model")

@@ -52,6 +52,7 @@ NASTY = [
     "👍🏽 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷🏴󠁧󠁢󠁥󠁮󠁧󠁿 \U0001f1e6",
     "𝕳𝖊𝖑𝖑𝖔 𝟙𝟚𝟛 𐍈𐍉 ﷺ ﬁ",
     "\u0000\u0001\u0002\x04\x06\x13\x7f\x1b[0m a\x04b !\x04!",
+    "=\x04= -\x13- \U00040008\U00052000",  # bytes that SmolLM2 has no tokens for, between ones that could be joined
     "\u200b\u200d\ufeff\u2028\u2029\u00a0x\u3000y \u1680x\u2003y\x85z\x0bq\x0cw",
     "\ufffd\ufffd Ã©â‚¬ \U000e0001\U0010ffff\ue000\U00050123\U000a0123",
     "a" * 5000,
@@ -147,7 +148,7 @@ def test_decoding_gives_the_text_back(model: str, request: pytest.FixtureRequest
     for text in NASTY:
         if model == "gemma3_gguf" and "▁" in text:
             continue  # SentencePiece writes blanks as ▁
-        if model == "smollm2_gguf" and any(c in text for c in "\x04\x06\x13\U0010ffff\U00050123\U000a0123"):
+        if model == "smollm2_gguf" and any(c in text for c in "\x04\x06\x13\U0010ffff\U00050123\U00040008"):
             continue  # bytes that are no token of this vocabulary
         encoded = tokenizer.encode(text, add_special_tokens=False).ids
         assert tokenizer.decode(encoded, skip_special_tokens=False) == text
