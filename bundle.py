@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -25,6 +26,7 @@ from .errors import StrixhloError
 SCHEMA_VERSION = 1
 MANIFEST, PROGRAM, WEIGHTS = "manifest.json", "program.mlir", "weights/model.safetensors"
 VMFB, BUILD = "program.vmfb", "build.json"
+DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
 
@@ -72,7 +74,7 @@ class KVCache(_Record):
     @property
     def bytes(self) -> int:
         """Bytes of both pools."""
-        return 2 * self.layers * self.rows * self.width * {"f16": 2, "f32": 4}[self.dtype]
+        return 2 * self.layers * self.rows * self.width * DTYPE_BYTES[self.dtype]
 
 
 class SourceFile(_Record):
@@ -163,6 +165,12 @@ def open_bundle(path: Path) -> Bundle:
             f"{bundle.weights}: {size} bytes where the manifest says {manifest.weights_bytes}; export the bundle again"
         )
     for name, parameter in manifest.parameters.items():
+        expected = math.prod(parameter.shape) * DTYPE_BYTES.get(parameter.dtype, 0)
+        if parameter.length != expected or expected <= 0:
+            raise StrixhloError(
+                f"{path / MANIFEST}: parameter {name} has {parameter.length} bytes where its shape and type make"
+                f" {expected}; export the bundle again"
+            )
         if parameter.offset % ALIGNMENT or parameter.offset < 0 or parameter.offset + parameter.length > size:
             raise StrixhloError(
                 f"{path / MANIFEST}: parameter {name} lies outside of {WEIGHTS}; export the bundle again"

@@ -304,3 +304,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
         click.echo(json.dumps(record, indent=1))
     else:
         Console(highlight=False).print(bundle_table(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from strixhlo.bundle import Bundle, open_bundle
 from strixhlo.compile.compile import compile_bundle
@@ -62,6 +66,25 @@ def build() -> Callable[[Path, Path], Bundle]:
 def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what all tests share."""
     return tmp_path_factory.mktemp("bundles")
+
+
+@pytest.fixture(scope="session")
+def tiny(session_dir: Path) -> Bundle:
+    """A random two-layer Llama of 1 MB in bfloat16, compiled for the CPU: for what needs a bundle but no sense."""
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(session_dir / "tiny-checkpoint")
+    words = WordLevel({f"w{i}": i for i in range(320)}, unk_token="w0")
+    Tokenizer(words).save(str(session_dir / "tiny-checkpoint" / "tokenizer.json"))
+    return compiled(exported(session_dir / "tiny-checkpoint", session_dir / "tiny", None), "int8")
 
 
 Compiled = Callable[[str], Bundle]

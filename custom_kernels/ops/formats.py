@@ -5,7 +5,7 @@ A format says how integer codes become weights:
     weight[n, k] = (code[n, k] - zero) * scale[n, k // group] + minimum[n, k // group]
 
 `scale` and `minimum` are float16 per group or, for two-level formats (GGUF K-quants), an int8 per group times a
-float16 per `super_group` weights. GGUF's K-quants subtract their minimum; the repacked float16 super-minimum is negated instead.
+float16 per `super_group` weights. GGUF's K-quants subtract their minimum: repacked, the super-minimum is negated.
 
 A weight of N rows and K columns is stored as planar arrays ("parts"), each row contiguous, K a multiple of 32 (of 256
 for two-level formats). Codes are packed in runs of 32 weights:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime import chat
 from strixhlo.runtime.chat import render_chat

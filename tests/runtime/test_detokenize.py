@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strixhlo.runtime.detokenize import StopMatcher, StreamingDetokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from strixhlo.runtime.detokenize import StopMatcher, StreamingDetokenizer
 
 TEXT = [
     "It was the best of times, it was the worst of times; the café was naïve.",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.native import llama_cpp_api
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
@@ -121,22 +122,26 @@ def test_files_that_cannot_be_loaded(tmp_path: Path) -> None:
         LlamaCpp(broken)
 
 
-def test_too_many_or_no_tokens(smollm2: LlamaCpp, smollm2_gguf: Path) -> None:
+def test_too_many_or_no_tokens(smollm2: LlamaCpp) -> None:
     with pytest.raises(StrixhloError, match="do not fit a context of 512"):
         smollm2.greedy([1] * 500, 13)
     with pytest.raises(StrixhloError, match="no tokens"):
         smollm2.teacher_forced_logits([])
     with pytest.raises(StrixhloError, match="no tokens"):
         smollm2.greedy([], 3)
-    with LlamaCpp(smollm2_gguf, n_ctx=64) as closed:
+
+
+def test_a_closed_model_says_so(smollm2_gguf: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    with LlamaCpp(smollm2_gguf, n_ctx=64) as model:
         pass
-    for call in (
-        lambda: closed.tokenize("x"),
-        lambda: closed.teacher_forced_logits([1]),
-        lambda: closed.greedy([1], 1),
-    ):
-        with pytest.raises(StrixhloError, match="closed"):
-            call()
+    model.close()
+    with pytest.raises(StrixhloError, match="closed"):
+        model.tokenize("x")
+    with pytest.raises(StrixhloError, match="closed"):
+        model.greedy([1], 1)
+    with pytest.raises(StrixhloError, match="closed"):
+        model.teacher_forced_logits([1])
 
 
 def test_ids_outside_the_vocabulary(smollm2: LlamaCpp) -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime import numerics
 from strixhlo.runtime.numerics import compare_logits, first_divergence, log_softmax, top_two_gap

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.native.transformers_float32 import Float32Model

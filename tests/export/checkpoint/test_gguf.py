@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.gguf import TENSOR_TYPES, read_gguf
 from strixhlo.export.checkpoint.gguf_checkpoint import open_gguf

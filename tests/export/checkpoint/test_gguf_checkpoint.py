@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import Checkpoint, open_checkpoint

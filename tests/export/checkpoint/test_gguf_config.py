@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.checkpoint.gguf_rope import llama3_factors
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
 def converted_factors(theta: float, head_dim: int, scaling: dict) -> np.ndarray:

@@ -8,6 +8,7 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
+
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize, pack_codes, unpack_codes
 from strixhlo.export.checkpoint import gguf_repack
 from strixhlo.export.checkpoint.gguf import TENSOR_TYPES, GgufFile, GgufTensor, read_gguf

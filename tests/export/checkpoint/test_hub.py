@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors.numpy import save_file
+
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint import hub
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint

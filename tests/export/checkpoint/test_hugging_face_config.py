@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.hugging_face_config import normalized_config, normalized_name
 

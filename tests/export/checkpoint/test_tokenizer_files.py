@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.checkpoint.gguf import read_gguf
 from strixhlo.export.checkpoint.gguf_vocabulary import Vocabulary
 from strixhlo.export.checkpoint.tokenizer_files import write_copied_tokenizer
 from strixhlo.export.checkpoint.tokenizer_sentencepiece import merges_of_scores
-from tokenizers import Tokenizer
 
 
 def read(path: Path) -> dict:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.checkpoint.gguf import read_gguf
 from strixhlo.export.checkpoint.tokenizer_bpe import PRE_TOKENIZERS
-from tokenizers import Tokenizer
 
 NASTY = [
     "",

@@ -1,0 +1,101 @@
+"""compile: what it writes, when it does nothing, what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strixhlo.bundle import BUILD, VMFB, Build, Bundle, atomic_write, open_bundle, read_record, write_record
+from strixhlo.compile.compile import Result, compile_bundle
+from strixhlo.compile.targets import parse_target
+from strixhlo.cpu_features import host_cpu, required_flags
+from strixhlo.errors import StrixhloError
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program, read_build
+
+
+@pytest.fixture
+def bundle(tiny: Bundle, tmp_path: Path) -> Bundle:
+    return open_bundle(shutil.copytree(tiny.path, tmp_path / "bundle", copy_function=os.link))
+
+
+def compile_(bundle: Bundle, target: str = "cpu", activations: str = "int8", keep: Path | None = None) -> Result:
+    return compile_bundle(
+        bundle, parse_target(target), activations=activations, keep_intermediates=keep, say=lambda _: None
+    )
+
+
+def test_second_call_does_nothing(bundle: Bundle) -> None:
+    before = (bundle.target_dir("cpu") / VMFB).stat().st_mtime_ns
+    assert not compile_(bundle).fresh
+    assert (bundle.target_dir("cpu") / VMFB).stat().st_mtime_ns == before
+
+
+def test_damaged_or_other_build_is_made_again(bundle: Bundle) -> None:
+    vmfb = bundle.target_dir("cpu") / VMFB
+    whole = vmfb.read_bytes()
+    atomic_write(vmfb, whole[:1000])
+    with pytest.raises(StrixhloError, match=r"is not the file that build\.json describes"):
+        read_build(bundle, "cpu")
+    result = compile_(bundle)
+    assert result.fresh and vmfb.read_bytes() == whole  # the compiler is deterministic
+    assert compile_(bundle, activations="f32").fresh
+
+
+def test_intermediates(bundle: Bundle, tmp_path: Path) -> None:
+    compile_(bundle, keep=tmp_path / "kept")
+    names = {p.name for p in (tmp_path / "kept").iterdir()}
+    assert {"custom_calls.mlir", "lowered.mlir"} <= names and any("stream" in n for n in names)
+    calls = (tmp_path / "kept" / "custom_calls.mlir").read_text()
+    assert "stablehlo.custom_call @strixhlo.dense_matmul" in calls
+    assert "stablehlo.composite" not in calls
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+def test_lower_level_gives_the_same_logits(bundle: Bundle, level: str) -> None:
+    target = f"cpu:{level}"
+    build = compile_(bundle, target).build
+    assert build.cpu_features == required_flags(level, ())
+    logits = {}
+    for name in ("cpu", target):
+        with Program(bundle, name, 2) as program:
+            engine = Engine(program)
+            logits[name] = engine.prefill(list(range(100, 120)))
+            engine.close()
+    error = np.linalg.norm(logits["cpu"] - logits[target]) / np.linalg.norm(logits["cpu"])
+    assert error < 1e-3
+
+
+def test_features_are_checked_before_loading(bundle: Bundle) -> None:
+    path = bundle.target_dir("cpu") / BUILD
+    build = read_record(path, Build, "build")
+    write_record(path, build.model_copy(update={"cpu_features": (*build.cpu_features, "amx_tile_of_tomorrow")}))
+    with pytest.raises(StrixhloError, match="needs the CPU features amx_tile_of_tomorrow"):
+        Program(bundle, "cpu")
+
+
+def test_build_for_another_target_is_refused(bundle: Bundle) -> None:
+    shutil.copytree(bundle.target_dir("cpu"), bundle.path / "cpu-x86-64-v3")
+    with pytest.raises(StrixhloError, match="built for cpu, not for cpu:x86-64-v3"):
+        read_build(bundle, "cpu:x86-64-v3")
+    with pytest.raises(StrixhloError, match="not compiled for cpu:x86-64"):
+        read_build(bundle, "cpu:x86-64")
+
+
+@pytest.mark.parametrize(("text", "message"), [("tpu", "not known; choose one of cpu"), ("cpu:znver9", "x86-64-v4")])
+def test_unknown_target(text: str, message: str) -> None:
+    with pytest.raises(StrixhloError, match=message):
+        parse_target(text)
+
+
+def test_host_level() -> None:
+    v3 = frozenset(required_flags("x86-64-v3", ()))
+    assert host_cpu(v3) == ("x86-64-v3", ())
+    assert host_cpu(v3 - {"fma"}) == ("x86-64-v2", ())
+    v4 = frozenset(required_flags("x86-64-v4", ())) | {"avx512_vnni"}
+    assert host_cpu(v4) == ("x86-64-v4", ("avx512vnni",))
+    assert host_cpu(frozenset()) == ("x86-64", ())

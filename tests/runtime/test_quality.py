@@ -1,0 +1,90 @@
+"""The real models against float32: KL and greedy tokens; for int8 activations llama.cpp's distance is the yardstick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strixhlo.bundle import Bundle
+from strixhlo.runtime.compare import PASSAGE, greedy
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.native.llama_cpp import LlamaCpp
+from strixhlo.runtime.native.transformers_float32 import Float32Model
+from strixhlo.runtime.numerics import compare_logits
+from strixhlo.runtime.program import Program
+from strixhlo.runtime.tokenizer import load_tokenizer
+
+SCORED = 100
+GREEDY = 40
+CLOSE = 0.1  # a top-two logit gap below which either token is right
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model: its bundles, token ids of real text, and the float32 evaluation of the same dequantized weights."""
+
+    bundles: Callable[[str], Bundle]
+    gguf: Path
+    ids: list[int]
+    logits: np.ndarray
+    prompt: list[int]
+    greedy: list[int]
+    gaps: list[float]
+
+
+@pytest.fixture(scope="module", params=["smollm2", "gemma3"])
+def case(request: pytest.FixtureRequest) -> Case:
+    bundles = request.getfixturevalue(request.param)
+    gguf: Path = request.getfixturevalue(f"{request.param}_gguf")
+    tokenizer = load_tokenizer(bundles("f32").path)
+    ids, prompt = tokenizer.encode(PASSAGE.read_text("utf-8"))[:SCORED], tokenizer.encode("Once upon a time")
+    oracle = Float32Model(gguf)
+    tokens, gaps = oracle.greedy(prompt, GREEDY)
+    return Case(bundles, gguf, ids, oracle.logits(ids), prompt, tokens, gaps)
+
+
+@pytest.fixture
+def engine_of() -> Iterator[Callable[[Bundle], Engine]]:
+    opened: list[Engine] = []
+
+    def get(bundle: Bundle) -> Engine:
+        opened.append(Engine(Program(bundle, "cpu", 2)))
+        return opened[-1]
+
+    yield get
+    for engine in opened:
+        engine.close()
+        engine.program.close()
+
+
+def test_f32_activations_are_exact(case: Case, engine_of: Callable[[Bundle], Engine]) -> None:
+    engine = engine_of(case.bundles("f32"))
+    assert compare_logits(engine.score(case.ids), case.logits).mean_kl < 1e-5
+    engine.reset()
+    decoded = [engine.prefill(case.ids[:10]), *(engine.decode(i) for i in case.ids[10:])]
+    assert compare_logits(np.stack(decoded), case.logits[9:]).mean_kl < 1e-5
+
+
+def test_int8_activations_are_no_worse_than_llama_cpp(case: Case, engine_of: Callable[[Bundle], Engine]) -> None:
+    with LlamaCpp(case.gguf) as native:
+        theirs = compare_logits(native.teacher_forced_logits(case.ids), case.logits)
+    ours = compare_logits(engine_of(case.bundles("int8")).score(case.ids), case.logits)
+    assert ours.mean_kl <= theirs.mean_kl
+
+
+@pytest.mark.parametrize("activations", ["f32", "int8"])
+def test_greedy_tokens_are_the_float32_ones(
+    case: Case, engine_of: Callable[[Bundle], Engine], activations: str
+) -> None:
+    tokens = greedy(engine_of(case.bundles(activations)), case.prompt, GREEDY)
+    for step, (ours, theirs, gap) in enumerate(zip(tokens, case.greedy, case.gaps, strict=True)):
+        if ours != theirs:
+            assert gap < CLOSE, f"step {step}: {ours} where float32 has {theirs} by {gap}"
+            break
+    if activations == "f32":
+        compared = next((i for i, gap in enumerate(case.gaps) if gap < CLOSE), GREEDY)
+        assert tokens[:compared] == case.greedy[:compared]

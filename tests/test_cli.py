@@ -1,0 +1,118 @@
+"""The command line as a user meets it: results on standard output, one line and exit code 2 for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from strixhlo.bundle import Bundle
+
+
+def strixhlo(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strixhlo.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, input=stdin, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def path(smollm2: Callable[[str], Bundle]) -> str:
+    return str(smollm2("int8").path)
+
+
+@pytest.mark.parametrize("command", [(), ("export",), ("compile",), ("run",), ("compare",), ("inspect",)])
+def test_help(command: tuple[str, ...]) -> None:
+    assert "Usage: " in strixhlo(*command, "--help").stdout
+
+
+def test_run_streams_text(path: str) -> None:
+    done = strixhlo("run", path, "--raw", "-p", "Once upon a time", "-n", "12")
+    assert done.stdout.startswith(", the city of") and done.stdout.endswith("\n")
+    assert "4 prompt tokens" in done.stderr
+
+
+def test_run_json_and_token_ids_agree(path: str) -> None:
+    arguments = ("run", path, "--raw", "-p", "-", "-n", "6")
+    record = json.loads(strixhlo(*arguments, "--json", "--logprobs", "2", stdin="Once upon a time").stdout)
+    ids = strixhlo(*arguments, "--token-ids", stdin="Once upon a time").stdout.split()
+    assert [str(i) for i in record["token_ids"]] == ids
+    assert record["finish"] == "length" and len(record["logprobs"]) == 6
+    for token in record["logprobs"]:
+        assert token["top"][0]["id"] == token["id"] and token["top"][0]["logprob"] == token["logprob"] < 0
+
+
+def test_seed_repeats(path: str) -> None:
+    arguments = ("run", path, "-p", "Hi", "-n", "8", "--temp", "1.5", "--top-k", "50", "--token-ids")
+    runs = [strixhlo(*arguments, "--seed", seed).stdout for seed in ("1", "1", "2")]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_chat_template_stop_and_system(path: str) -> None:
+    plain = json.loads(strixhlo("run", path, "-p", "Hi", "-n", "4", "--json").stdout)
+    system = json.loads(strixhlo("run", path, "-p", "Hi", "-n", "4", "--json", "--system", "Be terse.").stdout)
+    assert plain["prompt_ids"][0] == 1 and plain["prompt_ids"] != system["prompt_ids"]
+    done = json.loads(
+        strixhlo("run", path, "--raw", "-p", "Once upon a time", "-n", "30", "--stop", "Nova", "--json").stdout
+    )
+    assert done["finish"] == "stop" and done["text"] == ", the city of "
+
+
+def test_inspect(path: str) -> None:
+    record = json.loads(strixhlo("inspect", path, "--json").stdout)
+    assert record["family"] == "llama" and record["builds"]["cpu"]["activations"] == "int8"
+    assert record["kv_cache"]["bytes"] == 2 * 30 * 1024 * 192 * 2
+    assert "q4_1 210" in strixhlo("inspect", path).stdout
+
+
+def test_compile_again_says_up_to_date(path: str) -> None:
+    assert "up to date" in strixhlo("compile", path).stdout
+    assert json.loads(strixhlo("compile", path, "--json").stdout)["target"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "/nowhere/at/all"), "no such file"),
+        (("compile", "/nowhere"), "no such bundle"),
+        (("inspect", "/tmp"), "manifest.json is missing"),
+        (("run", "PATH", "-p", "x", "--target", "cpu:x86-64-v2"), "not compiled for cpu:x86-64-v2; run"),
+        (("compile", "PATH", "--target", "tpu"), "target 'tpu' is not known"),
+        (("run", "PATH", "-p", "x", "--top-p", "7"), "top_p is 7.0"),
+        (("run", "PATH", "-p", "x", "--temp", "-1"), "temperature is -1.0"),
+        (("run", "PATH", "-p", "x", "-n", "0"), "max_tokens is 0"),
+        (("run", "PATH", "-p", "x " * 2000, "--raw"), "do not fit into the context of 1024"),
+        (("run", "PATH", "-p", "", "--raw"), "the prompt has no tokens"),
+        (("run", "PATH", "-p", "x", "--raw", "--system", "y"), "--system needs the chat template"),
+    ],
+)
+def test_what_is_wrong_is_one_line(path: str, arguments: tuple[str, ...], message: str) -> None:
+    done = strixhlo(*(path if a == "PATH" else a for a in arguments), code=2)
+    assert message in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("strixhlo: ")]) == 1
+    assert done.stdout == ""
+
+
+def test_export_refuses_what_it_cannot_do(tmp_path: Path, smollm2_gguf: Path) -> None:
+    out = str(tmp_path / "out")
+    assert (
+        "context 9000 is not possible"
+        in strixhlo("export", str(smollm2_gguf), "-o", out, "--context", "9000", code=2).stderr
+    )
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(smollm2_gguf.read_bytes()[:1_000_000])
+    assert "cut.gguf" in strixhlo("export", str(cut), "-o", out, code=2).stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut.gguf"]
+
+
+def test_compare_with_llama_cpp(path: str) -> None:
+    record = json.loads(strixhlo("compare", path, "--native", "llama.cpp", "--json", "--repeats", "1").stdout)
+    assert record["same_prompt_ids"] and record["greedy_agreed"] >= 4
+    assert record["numerics"]["vocabulary"] == 49152 and record["numerics"]["positions"] == 99
+    assert record["numerics"]["mean_kl"] < 0.01 and record["numerics"]["top1_agreement"] > 0.85
+    assert min(record["speeds"].values()) > 0
