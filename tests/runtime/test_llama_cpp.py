@@ -11,10 +11,11 @@ import pytest
 
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.native import llama_cpp_api
+from strixhlo.runtime.compare import PASSAGE
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.numerics import compare_logits, first_divergence, log_softmax, top_two_gap
 
-TEXT = (Path(__file__).parent.parent / "data" / "war_of_the_worlds.txt").read_text()
+TEXT = PASSAGE.read_text("utf-8")
 SMOLLM2_VOCABULARY = 49152
 
 

@@ -42,7 +42,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     gguf: Path = request.getfixturevalue(f"{request.param}_gguf")
     tokenizer = load_tokenizer(bundles("f32").path)
     ids, prompt = tokenizer.encode(PASSAGE.read_text("utf-8"))[:SCORED], tokenizer.encode("Once upon a time")
-    oracle = Float32Model(gguf)
+    oracle: Float32Model = request.getfixturevalue(f"{request.param}_float32")
     tokens, gaps = oracle.greedy(prompt, GREEDY)
     return Case(bundles, gguf, ids, oracle.logits(ids), prompt, tokens, gaps)
 
