@@ -23,7 +23,7 @@ demo: env
 	@echo; echo "== Once upon a time"
 	$(BIN)/strixhlo run $(DEMO) --raw -n 64 -p "Once upon a time"
 	@echo; echo "== a chat question"
-	$(BIN)/strixhlo run $(DEMO) -n 64 -p "What is the capital of France?"
+	$(BIN)/strixhlo run $(DEMO) -n 64 -p "What is gravity?"
 	@echo; echo "== beside llama.cpp, on the same file"
 	$(BIN)/strixhlo compare $(DEMO) --native llama.cpp
 

@@ -19,7 +19,7 @@ class Engine:
         manifest = program.bundle.manifest
         entries = manifest.entry_points
         pools = next(iter(entries.values())).inputs[-2:]
-        self._pools: list[Any] = [program.empty(spec) for spec in pools]
+        self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._score = next(name for name, e in entries.items() if e.kind == "score")
         self.context = manifest.context

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, VMFB, Build, Bundle, TensorSpec, read_record, sha256_file
+from ..bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
+from .device import Device, Weights
 
 SCOPE = "model"
-DTYPES: dict[str, np.dtype] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "i8": np.dtype(np.int8),
-    "i32": np.dtype(np.int32),
-}
-ELEMENTS = {
-    "f32": rt.HalElementType.FLOAT_32,
-    "f16": rt.HalElementType.FLOAT_16,
-    "i8": rt.HalElementType.SINT_8,
-    "i32": rt.HalElementType.SINT_32,
-}
-_USAGE = rt.BufferUsage.DEFAULT
-_MEMORY = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
 
 
 def read_build(bundle: Bundle, target: str) -> Build:
@@ -62,20 +47,22 @@ class Program:
     def __init__(self, bundle: Bundle, target: str, threads: int | None = None) -> None:
         self.bundle = bundle
         self.build = read_build(bundle, target)
-        if threads is not None:
-            rt.flags.parse_flags(f"--task_topology_group_count={threads}")
-        self._device: Any = rt.get_driver("local-task").create_default_device()
+        self.device = Device(self.build.target.partition(":")[0], threads)
         instance = rt.VmInstance()
-        self._weights = _map(bundle.weights)
-        module = rt.VmModule.mmap(instance, str(bundle.target_dir(target) / VMFB))
-        provider = _parameter_index(bundle, self._weights).create_provider(scope=SCOPE)
-        modules = [
-            rt.create_hal_module(instance, self._device),
-            rt.create_io_parameters_module(instance, provider),
-            module,
-        ]
-        self._context: Any = rt.VmContext(instance, modules)
-        self._functions: dict[str, Any] = {n: module.lookup_function(n) for n in bundle.manifest.entry_points}
+        self._weights = Weights(bundle.weights, bundle.manifest.parameters, in_place=self.device.on_host)
+        try:
+            module = rt.VmModule.mmap(instance, str(bundle.target_dir(target) / VMFB))
+            modules = [
+                rt.create_hal_module(instance, self.device.hal),
+                rt.create_io_parameters_module(instance, self._weights.provider(SCOPE)),
+                module,
+            ]
+            self._context: Any = rt.VmContext(instance, modules)
+            self._functions: dict[str, Any] = {n: module.lookup_function(n) for n in bundle.manifest.entry_points}
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise StrixhloError(f"{bundle.target_dir(target) / VMFB}: cannot be loaded: {reason}") from None
+        self._weights.loaded()
 
     def __enter__(self) -> Program:
         return self
@@ -89,13 +76,8 @@ class Program:
         """Let go of the program, then of its device."""
         self._functions.clear()
         self._context = None
-        self._device = None
-
-    def empty(self, spec: TensorSpec) -> Any:
-        """A device buffer of that shape and dtype, its contents undefined."""
-        nbytes = int(np.prod(spec.shape, dtype=np.int64)) * DTYPES[spec.dtype].itemsize
-        buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, nbytes)
-        return rt.HalBufferView(buffer, list(spec.shape), ELEMENTS[spec.dtype])
+        self._weights.close()
+        self.device.close()
 
     def call(self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
         """Call an entry point with host arrays, then device buffers, which are consumed.
@@ -103,34 +85,14 @@ class Program:
         Returns a copy of the first result on the host, and the other results as device buffers.
         """
         point = self.bundle.manifest.entry_points[entry]
+        if len(host) + len(device) != len(point.inputs):
+            raise ValueError(f"{entry} takes {len(point.inputs)} arguments, not {len(host) + len(device)}")
         arguments = rt.VmVariantList(len(point.inputs))
         for spec, array in zip(point.inputs, host, strict=False):
-            if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype]:
-                raise ValueError(f"{entry}: {spec.name} is {array.dtype}{array.shape}, not {spec.dtype}{spec.shape}")
-            view = self._device.allocator.allocate_buffer_copy(
-                _MEMORY, _USAGE, self._device, np.ascontiguousarray(array), ELEMENTS[spec.dtype]
-            )
-            arguments.push_ref(view)
+            arguments.push_ref(self.device.upload(spec, array))
         for view in device:
             arguments.push_ref(view)
         results = rt.VmVariantList(len(point.outputs))
         self._context.invoke(self._functions[entry], arguments, results)
         views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]
-        first = point.outputs[0]
-        return views[0].map().asarray(first.shape, DTYPES[first.dtype]).copy(), views[1:]
-
-
-def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-
-
-def _parameter_index(bundle: Bundle, weights: mmap.mmap) -> Any:
-    """Every parameter of the manifest (whose ranges `open_bundle` has checked) as a range of the mapped file."""
-    handle = rt.FileHandle.wrap_memory(weights, readable=True, writable=False)
-    index = rt.ParameterIndex()
-    parameters: Mapping[str, Any] = bundle.manifest.parameters
-    index.reserve(len(parameters))
-    for name, parameter in parameters.items():
-        index.add_from_file_handle(name, handle, parameter.length, parameter.offset)
-    return index
+        return self.device.download(point.outputs[0], views[0]), views[1:]

@@ -68,7 +68,7 @@ def test_a_row_does_not_depend_on_its_company(engine: Engine) -> None:
     tables = np.zeros((4, blocks), np.int32)
     tables[:, :4] = order[:16].reshape(4, 4)
     lengths = [3, 17, 0, 40]
-    pools = [program.empty(s) for s in manifest.entry_points["decode_4"].inputs[-2:]]
+    pools = [program.device.empty(s) for s in manifest.entry_points["decode_4"].inputs[-2:]]
     for s, n in enumerate(lengths):
         for p in range(n):
             host = (np.array([IDS[p + s]], np.int32), np.array([p], np.int32), tables[s : s + 1])
@@ -87,7 +87,7 @@ def test_a_row_does_not_depend_on_its_company(engine: Engine) -> None:
 def test_padded_rows_write_no_kv(engine: Engine) -> None:
     program, manifest = engine.program, engine.program.bundle.manifest
     entry = manifest.entry_points["prefill_16"]
-    pools = [program.empty(s) for s in entry.inputs[-2:]]
+    pools = [program.device.empty(s) for s in entry.inputs[-2:]]
     shape = entry.inputs[-1].shape
     for view in pools:
         view.map().asarray(shape, np.dtype(np.float16))[:] = 99

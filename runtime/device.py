@@ -1,0 +1,112 @@
+"""The device that runs a program: IREE's driver for a target, and how bytes get there and back."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import iree.runtime as rt
+import numpy as np
+
+from ..bundle import Parameter, TensorSpec
+from ..errors import StrixhloError
+
+# The kind of a target -> IREE's HAL driver, and what it needs on the machine.
+DRIVERS = {
+    "cpu": ("local-task", ""),
+    "rocm": ("hip", "ROCm 6 or later with libamdhip64.so, /dev/kfd and /dev/dri readable"),
+    "cuda": ("cuda", "an NVIDIA driver with libcuda.so.1"),
+    "vulkan": ("vulkan", "a Vulkan loader (libvulkan.so.1) and driver"),
+}
+DTYPES: dict[str, np.dtype] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "i8": np.dtype(np.int8),
+    "i32": np.dtype(np.int32),
+}
+ELEMENTS = {
+    "f32": rt.HalElementType.FLOAT_32,
+    "f16": rt.HalElementType.FLOAT_16,
+    "i8": rt.HalElementType.SINT_8,
+    "i32": rt.HalElementType.SINT_32,
+}
+_USAGE = rt.BufferUsage.DEFAULT
+
+
+class Device:
+    """One device of IREE's. `hal` is IREE's own object; it must outlive everything made on it."""
+
+    def __init__(self, kind: str, threads: int | None) -> None:
+        driver, needs = DRIVERS[kind]
+        self.on_host = kind == "cpu"
+        if threads is not None and self.on_host:
+            rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+        try:
+            self.hal: Any = rt.get_driver(driver).create_default_device()
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise StrixhloError(f"no device for target {kind}: {reason}; it needs {needs}") from None
+        self._memory = rt.MemoryType.DEVICE_LOCAL
+        if self.on_host:
+            self._memory |= rt.MemoryType.HOST_VISIBLE
+
+    def close(self) -> None:
+        """Let go of the device."""
+        self.hal = None
+
+    def empty(self, spec: TensorSpec) -> Any:
+        """A buffer of that shape and dtype, its contents undefined."""
+        nbytes = int(np.prod(spec.shape, dtype=np.int64)) * DTYPES[spec.dtype].itemsize
+        buffer = self.hal.allocator.allocate_buffer(self._memory, _USAGE, nbytes)
+        return rt.HalBufferView(buffer, list(spec.shape), ELEMENTS[spec.dtype])
+
+    def upload(self, spec: TensorSpec, array: np.ndarray) -> Any:
+        """A buffer that holds a copy of a host array."""
+        if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype]:
+            raise ValueError(f"{spec.name} is {array.dtype}{array.shape}, not {spec.dtype}{spec.shape}")
+        contents = np.ascontiguousarray(array)
+        return self.hal.allocator.allocate_buffer_copy(self._memory, _USAGE, self.hal, contents, ELEMENTS[spec.dtype])
+
+    def download(self, spec: TensorSpec, view: Any) -> np.ndarray:
+        """A copy of a buffer on the host."""
+        if self.on_host:
+            return np.array(view.map().asarray(spec.shape, DTYPES[spec.dtype]))
+        return np.array(rt.DeviceArray(self.hal, view).to_host())
+
+
+class Weights:
+    """A weights file as IREE parameters. On the CPU it is mapped and used in place; a GPU gets it through the file
+    descriptor in bounded pieces, so that no second copy ever lies in host memory."""
+
+    def __init__(self, path: Path, parameters: Mapping[str, Parameter], in_place: bool) -> None:
+        self._in_place = in_place
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._mapping: mmap.mmap | None = None
+        if in_place:
+            self._mapping = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            handle = rt.FileHandle.wrap_memory(self._mapping, readable=True, writable=False)
+        else:
+            handle = rt.FileHandle.wrap_fd(self._descriptor, readable=True, writable=False)
+        index = rt.ParameterIndex()
+        index.reserve(len(parameters))
+        for name, parameter in parameters.items():
+            index.add_from_file_handle(name, handle, parameter.length, parameter.offset)
+        self._index = index
+
+    def provider(self, scope: str) -> Any:
+        """What IREE's parameter module takes."""
+        return self._index.create_provider(scope=scope)
+
+    def loaded(self) -> None:
+        """The program has its weights: what a GPU has copied need not stay in the page cache."""
+        if not self._in_place:
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Close the file; the mapping goes when IREE lets go of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
