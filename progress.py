@@ -53,11 +53,11 @@ def spinner(console: Console, title: str) -> Iterator[Callable[[str], None]]:
     def say(text: str) -> None:
         nonlocal current, began
         current, began = text, time.monotonic()
-        console.print(text)
+        console.print(text, soft_wrap=True)
 
     def remind() -> None:
         while not done.wait(REMIND_SECONDS):
-            console.print(f"{current}: {time.monotonic() - began:.0f} s")
+            console.print(f"{current}: {time.monotonic() - began:.0f} s", soft_wrap=True)
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()

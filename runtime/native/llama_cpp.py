@@ -192,4 +192,4 @@ def _import_xllamacpp() -> ModuleType:
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:
-        raise StrixhloError("llama.cpp: xllamacpp is missing; install it: pip install 'strixhlo[llama.cpp]'") from error
+        raise StrixhloError("llama.cpp: xllamacpp is missing; install it: pip install 'strixhlo[llama-cpp]'") from error
