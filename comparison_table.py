@@ -13,10 +13,11 @@ def comparison_table(result: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column, justify in (("", "left"), ("strixhlo", "right"), (result.native, "right"), ("ratio", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    ids = "the same token ids on both sides" if result.same_prompt_ids else "the tokenizers differ: check BOS"
-    table.add_row("prompt", ids)
+    table.add_row("same token ids on both sides", "yes" if result.same_prompt_ids else "no: check BOS")
     table.add_row("greedy tokens agreed", f"{result.greedy_agreed} of {result.greedy_tokens}")
-    table.add_row(f"mean KL over {n.vocabulary} tokens, {n.positions} positions", f"{n.mean_kl:.6f}")
+    if result.divergence_gap is not None:
+        table.add_row("gap of the two best logits there", f"{result.divergence_gap:.3f}")
+    table.add_row(f"mean KL, {n.positions} positions", f"{n.mean_kl:.6f}")
     table.add_row("99th percentile KL", f"{n.p99_kl:.6f}")
     table.add_row("top-1 agreement", f"{n.top1_agreement:.1%}")
     table.add_row("perplexity", f"{n.perplexity_ours:.3f}", f"{n.perplexity_theirs:.3f}")

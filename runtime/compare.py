@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import StrixhloError
 from .engine import Engine
 from .native.llama_cpp import LlamaCpp
-from .numerics import LogitComparison, compare_logits, first_divergence
+from .numerics import LogitComparison, compare_logits, first_divergence, top_two_gap
 from .sampling import SamplingParams, sample, step_rng
 from .tokenizer import BundleTokenizer
 
@@ -36,12 +36,14 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that `strixhlo compare` reports. `greedy_agreed` counts the tokens before the first difference."""
+    """All that `strixhlo compare` reports. `greedy_agreed` counts the tokens before the first difference, and
+    `divergence_gap` is what separates our two best logits there (None: they never differ)."""
 
     native: str
     numerics: LogitComparison
     greedy_tokens: int
     greedy_agreed: int
+    divergence_gap: float | None
     same_prompt_ids: bool
     speeds: Speeds
 
@@ -67,7 +69,7 @@ def compare_with_llama_cpp(
     with LlamaCpp(gguf, n_ctx=min(2048, engine.context), n_threads=threads) as native:
         same = native.tokenize(GREEDY_PROMPT) == prompt
         say(f"greedy, {greedy_tokens} tokens each")
-        ours, theirs = greedy(engine, prompt, greedy_tokens), native.greedy(prompt, greedy_tokens)
+        (ours, gaps), theirs = greedy(engine, prompt, greedy_tokens), native.greedy(prompt, greedy_tokens)
         say(f"logits of {len(ids)} tokens over the whole vocabulary")
         engine.reset()
         numerics = compare_logits(engine.score(ids[:-1]), native.teacher_forced_logits(ids[:-1]), ids[1:])
@@ -75,18 +77,21 @@ def compare_with_llama_cpp(
         speeds = measure_speeds(engine, native, ids, decoded_tokens, repeats)
     both = min(len(ours), len(theirs))
     diverged = first_divergence(ours[:both], theirs[:both])
-    return Comparison("llama.cpp", numerics, both, both if diverged is None else diverged, same, speeds)
+    agreed, gap = (both, None) if diverged is None else (diverged, gaps[diverged])
+    return Comparison("llama.cpp", numerics, both, agreed, gap, same, speeds)
 
 
-def greedy(engine: Engine, prompt: Sequence[int], n: int) -> list[int]:
-    """The n tokens after `prompt` by greedy choice, past any end-of-text token."""
+def greedy(engine: Engine, prompt: Sequence[int], n: int) -> tuple[list[int], list[float]]:
+    """The n tokens after `prompt` by greedy choice, past any end-of-text token, and each one's top-two logit gap."""
     engine.reset()
     logits = engine.prefill(prompt)
     tokens: list[int] = []
+    gaps: list[float] = []
     while True:
         tokens.append(sample(logits, SamplingParams(), step_rng(0, 0)))
+        gaps.append(float(top_two_gap(logits[None])[0]))
         if len(tokens) == n:
-            return tokens
+            return tokens, gaps
         logits = engine.decode(tokens[-1])
 
 
