@@ -17,6 +17,7 @@ from pathlib import Path
 from ..errors import StrixhloError
 
 CPU_SOURCES = Path(__file__).parent / "cpu"
+ROCM_CLANG = Path("/opt/rocm/llvm/bin/clang")
 MINIMUM_CLANG = 20  # clang 19 miscompiles GPU kernels; one floor for every target
 
 # The object goes into an ELF file that has no libc and no loader to speak of: nothing may be left undefined.
@@ -34,9 +35,6 @@ CPU_FLAGS = (
     "-fno-math-errno",
     "-ffp-contract=off",  # a fused multiply-add is written as one, so that every row count rounds alike
     "-mprefer-vector-width=512",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
 )
 
 
@@ -82,11 +80,11 @@ def _find_clang(override: str) -> Clang:
             raise StrixhloError(f"STRIXHLO_CLANG={override} is {found}: name a clang >= {MINIMUM_CLANG}, or unset it")
         return Clang((override,), version)
     tried = []
-    for path in ["/opt/rocm/llvm/bin/clang"]:
-        version = _version((path,))
-        if _major(version) >= MINIMUM_CLANG:
-            return Clang((path,), version)
-        tried.append(f"{path} ({version or 'not there'})")
+    rocm = (str(ROCM_CLANG),)
+    version = _version(rocm)
+    if _major(version) >= MINIMUM_CLANG:
+        return Clang(rocm, version)
+    tried.append(f"{ROCM_CLANG} ({version or 'not there'})")
     if zig := _ziglang():
         command = (str(zig / "zig"), "clang")
         version = _version(command)
@@ -172,7 +170,9 @@ def _build(cpu: str, features: Sequence[str], *, shared: bool) -> Path:
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
             built = Path(scratch) / "kernels.o"
             source = str(CPU_SOURCES / "kernels.cpp")
-            _run([*clang.command, *flags, *clang.include, "-c", source, "-o", str(built)], f"building kernels for {cpu}")
+            _run(
+                [*clang.command, *flags, *clang.include, "-c", source, "-o", str(built)], f"building kernels for {cpu}"
+            )
             if shared:
                 objects, built = built, Path(scratch) / "kernels.so"
                 _run([*_linker(), "-shared", "--no-undefined", str(objects), "-o", str(built)], "linking kernels")
@@ -204,5 +204,5 @@ def build_cpu_object(cpu: str, features: Sequence[str] = ()) -> Path:
 
 
 def build_cpu_shared(cpu: str, features: Sequence[str] = ()) -> Path:
-    """The same sources as `build_cpu_object`, as a shared object for ctypes: tests and benchmarks call kernels with it."""
+    """The same sources as `build_cpu_object`, as a shared object: tests and benchmarks call kernels through ctypes."""
     return _build(cpu, features, shared=True)

@@ -1,4 +1,5 @@
-// Weight codes and 8-bit activations as vectors of bytes: RUNS runs of 32 at a time, 16 bytes of each in a 128-bit lane.
+// Weight codes and 8-bit activations as vectors of bytes: RUNS runs of 32 at a time, 16 bytes of each in a 128-bit
+// lane.
 #pragma once
 #include "formats.h"
 
@@ -13,7 +14,8 @@ struct Codes {
 INLINE Codes split_halves(B a, B b) {
 #if STRIXHLO_AVX512
   const __m512i x = __builtin_bit_cast(__m512i, a), y = __builtin_bit_cast(__m512i, b);
-  return {__builtin_bit_cast(B, _mm512_shuffle_i64x2(x, y, 0x88)), __builtin_bit_cast(B, _mm512_shuffle_i64x2(x, y, 0xdd))};
+  return {__builtin_bit_cast(B, _mm512_shuffle_i64x2(x, y, 0x88)),
+          __builtin_bit_cast(B, _mm512_shuffle_i64x2(x, y, 0xdd))};
 #elif STRIXHLO_AVX2
   const __m256i x = __builtin_bit_cast(__m256i, a), y = __builtin_bit_cast(__m256i, b);
   return {__builtin_bit_cast(B, _mm256_permute2x128_si256(x, y, 0x20)),
@@ -75,9 +77,11 @@ INLINE Codes add_planes(Codes codes, const int32_t* high, int64_t runs) {
   // Byte b of `pick` says which byte of the words holds the bit of weight b: lane 1 (run 1) starts PLANES words later.
   const __m256i pick = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101ll, 0, 0x0101010101010101ll),
                                        _mm256_setr_m128i(_mm_setzero_si128(), _mm_set1_epi8(4 * PLANES)));
-  UNROLL for (int p = 0; p < PLANES; p++) {
+  UNROLL
+  for (int p = 0; p < PLANES; p++) {
     const __m256i value = _mm256_set1_epi8(char(16 << p));
-    UNROLL for (int half = 0; half < 2; half++) {
+    UNROLL
+    for (int half = 0; half < 2; half++) {
       const __m256i bytes = _mm256_shuffle_epi8(both, _mm256_add_epi8(pick, _mm256_set1_epi8(char(4 * p + 2 * half))));
       const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
       B& target = half ? codes.high : codes.low;
@@ -87,7 +91,9 @@ INLINE Codes add_planes(Codes codes, const int32_t* high, int64_t runs) {
   return codes;
 #else
   (void)runs;
-  UNROLL for (int p = 0; p < PLANES; p++) UNROLL for (int i = 0; i < 16; i++) {
+  UNROLL
+  for (int p = 0; p < PLANES; p++) UNROLL
+  for (int i = 0; i < 16; i++) {
     codes.low[i] |= ((uint32_t(high[p]) >> i) & 1) << (4 + p);
     codes.high[i] |= ((uint32_t(high[p]) >> (16 + i)) & 1) << (4 + p);
   }

@@ -2,10 +2,10 @@
 #include "export.h"
 #include "f32_matmul.h"
 
-#define DENSE_MATMUL(name, Type)                                                                                   \
-  KERNEL strixhlo_mm_##name(BUFFER(const float, x), BUFFER(const Type::Element, w), BUFFER(float, y), int64_t M,   \
-                            int64_t N, int64_t K, int64_t tile_n, int64_t wg) {                                    \
-    f32_matmul(AT(x), DenseWeight<Type>{AT(w), K}, AT(y), M, N, tile_n, wg);                                       \
+#define DENSE_MATMUL(name, Type)                                                                                 \
+  KERNEL strixhlo_mm_##name(BUFFER(const float, x), BUFFER(const Type::Element, w), BUFFER(float, y), int64_t M, \
+                            int64_t N, int64_t K, int64_t tile_n, int64_t wg) {                                  \
+    f32_matmul(AT(x), DenseWeight<Type>{AT(w), K}, AT(y), M, N, tile_n, wg);                                     \
   }
 DENSE_MATMUL(f32, Float32)
 DENSE_MATMUL(f16, Float16)

@@ -69,31 +69,38 @@ INLINE I dot(I acc, B w, B x) {
   }
   return acc + sum_pairs(dot_pairs(w, x));
 #else
-  UNROLL for (int i = 0; i < W; i++) UNROLL for (int j = 0; j < 4; j++) {
-    const int code = Fmt::BITS == 8 ? int(int8_t(w[4 * i + j])) : int(w[4 * i + j]);
-    acc[i] += code * int(int8_t(x[4 * i + j]));
-  }
-  return acc;
+  typedef int8_t C __attribute__((ext_vector_type(16)));
+  typedef int16_t P __attribute__((ext_vector_type(16)));  // a product of two codes fits: 128 * 127
+  typedef int32_t T __attribute__((ext_vector_type(16)));
+  const P codes = Fmt::BITS == 8 ? __builtin_convertvector(__builtin_bit_cast(C, w), P) : __builtin_convertvector(w, P);
+  const T products = __builtin_convertvector(codes * __builtin_convertvector(__builtin_bit_cast(C, x), P), T);
+  const auto pairs = __builtin_shufflevector(products, products, 0, 2, 4, 6, 8, 10, 12, 14) +
+                     __builtin_shufflevector(products, products, 1, 3, 5, 7, 9, 11, 13, 15);
+  return acc + __builtin_shufflevector(pairs, pairs, 0, 2, 4, 6) + __builtin_shufflevector(pairs, pairs, 1, 3, 5, 7);
 #endif
 }
 
-// start + the products of 4 * COUNT columns of W weight rows side by side with one row of activations (4 * COUNT bytes).
+// start + the products of 4 * COUNT columns of W weight rows side by side with one row of activations (4 * COUNT
+// bytes).
 template <class Fmt, int COUNT>
 INLINE I dot_columns(I start, const int32_t (*w)[W], const int8_t* x) {
 #if STRIXHLO_VNNI || STRIXHLO_PLAIN
-  UNROLL for (int i = 0; i < COUNT; i++)
+  UNROLL
+  for (int i = 0; i < COUNT; i++)
     start = dot<Fmt>(start, load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
   return start;
 #else
   // Products of unsigned codes and activations can be summed in 16 bits this many times: 2 * 127 * code each.
   constexpr int FITS = Fmt::BITS == 4 ? 8 : Fmt::BITS == 5 ? 4 : Fmt::BITS == 6 ? 2 : 1;
   constexpr int SUMMED = FITS < COUNT ? FITS : COUNT;
-  UNROLL for (int i = 0; i < COUNT; i += SUMMED) {
+  UNROLL
+  for (int i = 0; i < COUNT; i += SUMMED) {
     if constexpr (Fmt::BITS == 8) {
       start = dot<Fmt>(start, load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
     } else {
       H pairs = dot_pairs(load<B>(w[i]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * i))));
-      UNROLL for (int j = 1; j < SUMMED; j++)
+      UNROLL
+      for (int j = 1; j < SUMMED; j++)
         pairs += dot_pairs(load<B>(w[i + j]), __builtin_bit_cast(B, I(load<int32_t>(x + 4 * (i + j)))));
       start += sum_pairs(pairs);
     }

@@ -3,39 +3,56 @@
 #include "f32_weights.h"
 #include "transpose.h"
 
-// Few rows of activations: each weight is read and decoded once. The order of every sum is the same for any M <= 8, so a
-// row's result does not depend on its company. y[m * N + r], r < count <= R, for weight rows n + r.
-template <class Weight, int R, int M>
-static void f32_rows(const float* x, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
-  const int64_t K = weight.K;
-  typename Weight::Row rows[R];
-  F acc[M][R];
-  UNROLL for (int r = 0; r < R; r++) rows[r] = weight.row(n + min(r, count - 1));
-  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) acc[m][r] = 0;
-  int64_t run = 0;
-  for (; (run + 1) * RUN <= K; run++) {
-    UNROLL for (int r = 0; r < R; r++) {
-      F w[PER_RUN];
-      Weight::load_run(rows[r], run, RUN, w);
-      UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < PER_RUN; i++)
-        acc[m][r] = fma(w[i], load<F>(x + m * K + run * RUN + i * W), acc[m][r]);
-    }
+// The products of one run, in two sums: enough for the latency of a multiply-add.
+template <int M>
+INLINE void add_run(F (&acc)[M][2], const F (&w)[PER_RUN], const float* x, int64_t K, int64_t columns) {
+  UNROLL
+  for (int m = 0; m < M; m++) UNROLL
+  for (int i = 0; i < PER_RUN; i++) {
+    const float* at = x + m * K + i * W;
+    const F part = columns == RUN ? load<F>(at) : load_part(at, max(min(columns - i * W, W), 0));
+    acc[m][i % 2] = fma(w[i], part, acc[m][i % 2]);
   }
-  if (const int64_t left = K - run * RUN; left > 0) {
-    UNROLL for (int r = 0; r < R; r++) {
-      F w[PER_RUN];
-      Weight::load_run(rows[r], run, left, w);
-      UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < PER_RUN; i++)
-        acc[m][r] = fma(w[i], load_part(x + m * K + run * RUN + i * W, max(min(left - i * W, W), 0)), acc[m][r]);
-    }
-  }
-  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) if (r < count) y[m * N + r] = sum(acc[m][r]);
 }
 
+// Few rows of activations: each weight is read and decoded once. The order of every sum is the same for any M, so a
+// row's result does not depend on its company. y[m * N + i] for weight rows n + i, i < count <= W.
+template <class Weight, int M>
+static void f32_rows(const float* x, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
+  const int64_t K = weight.K, runs = K / RUN;
+  F of_row[M][W], w[PER_RUN];
+  UNROLL
+  for (int m = 0; m < M; m++)
+    for (int r = 0; r < W; r++) of_row[m][r] = 0;
+  for (int64_t i = 0; i < count; i++) {
+    const typename Weight::Row row = weight.row(n + i);
+    typename Weight::Groups groups;
+    F acc[M][2];
+    UNROLL
+    for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = 0;
+    for (int64_t run = 0; run < runs; run += W) {
+      const int64_t here = min(runs - run, W);
+      Weight::load_groups(row, run, here, groups);
+      for (int64_t j = 0; j < here; j++) {
+        Weight::load_run(row, run + j, groups, j, RUN, w);
+        add_run(acc, w, x + (run + j) * RUN, K, RUN);
+      }
+    }
+    if (Weight::RAGGED && runs * RUN < K) {
+      Weight::load_run(row, runs, groups, 0, K - runs * RUN, w);
+      add_run(acc, w, x + runs * RUN, K, K - runs * RUN);
+    }
+    UNROLL
+    for (int m = 0; m < M; m++) of_row[m][i] = acc[m][0] + acc[m][1];
+  }
+  UNROLL
+  for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
+}
+
+// All of a workgroup's weight rows, `count`.
 template <class Weight, int M>
 INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N) {
-  constexpr int R = M <= 1 ? 4 : M <= 4 ? 2 : 1;
-  for (int64_t i = 0; i < count; i += R) f32_rows<Weight, R, M>(x, weight, n + i, min(count - i, R), y + i, N);
+  for (int64_t i = 0; i < count; i += W) f32_rows<Weight, M>(x, weight, n + i, min(count - i, W), y + i, N);
 }
 
 constexpr int F32_CHUNK_RUNS = 8;
@@ -50,11 +67,18 @@ template <class Weight>
 static void fill(F32Tile& tile, const Weight& weight, int64_t n, int64_t count, int64_t run, int64_t columns) {
   for (int first = 0; first < W; first += 4) {
     typename Weight::Row rows[4];
-    UNROLL for (int r = 0; r < 4; r++) rows[r] = weight.row(n + min(first + r, count - 1));
+    typename Weight::Groups groups[4];
+    UNROLL
+    for (int r = 0; r < 4; r++) rows[r] = weight.row(n + min(first + r, count - 1));
     for (int64_t at = 0; at * RUN < columns; at++) {
       F w[4][PER_RUN];
-      UNROLL for (int r = 0; r < 4; r++) Weight::load_run(rows[r], run + at, min(columns - at * RUN, RUN), w[r]);
-      UNROLL for (int i = 0; i < PER_RUN; i++) {
+      UNROLL
+      for (int r = 0; r < 4; r++) {
+        if (at % W == 0) Weight::load_groups(rows[r], run + at, min((columns - at * RUN) / RUN, W), groups[r]);
+        Weight::load_run(rows[r], run + at, groups[r], at % W, min(columns - at * RUN, RUN), w[r]);
+      }
+      UNROLL
+      for (int i = 0; i < PER_RUN; i++) {
         const I bits[4] = {bits_of(w[0][i]), bits_of(w[1][i]), bits_of(w[2][i]), bits_of(w[3][i])};
         int32_t* to = reinterpret_cast<int32_t*>(&tile.columns[at * RUN + i * W][first]);
         store_transposed(to, W, 4 * W, bits, W / 4);
@@ -68,15 +92,18 @@ template <int M>
 INLINE void multiply(const F32Tile& tile, const float* x, int64_t K, int64_t columns, bool first, float* y, int64_t N,
                      int64_t count) {
   F acc[M];
-  UNROLL for (int i = 0; i < M; i++) {
+  UNROLL
+  for (int i = 0; i < M; i++) {
     acc[i] = 0;
     if (!first) acc[i] = count == W ? load<F>(y + i * N) : load_part(y + i * N, count);
   }
   for (int64_t k = 0; k < columns; k++) {
     const F w = load<F>(tile.columns[k]);
-    UNROLL for (int i = 0; i < M; i++) acc[i] = fma(w, splat(x[i * K + k]), acc[i]);
+    UNROLL
+    for (int i = 0; i < M; i++) acc[i] = fma(w, splat(x[i * K + k]), acc[i]);
   }
-  UNROLL for (int i = 0; i < M; i++) {
+  UNROLL
+  for (int i = 0; i < M; i++) {
     if (count == W)
       store(y + i * N, acc[i]);
     else
@@ -107,7 +134,8 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
 
 // x float32 [M, K], y float32 [M, N]: output columns wg * tile_n and on.
 template <class Weight>
-static void f32_matmul(const float* x, const Weight& weight, float* y, int64_t M, int64_t N, int64_t tile_n, int64_t wg) {
+static void f32_matmul(const float* x, const Weight& weight, float* y, int64_t M, int64_t N, int64_t tile_n,
+                       int64_t wg) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
   if (M >= 16) return f32_gemm(x, M, weight, n, y + n, count, N);
@@ -115,8 +143,8 @@ static void f32_matmul(const float* x, const Weight& weight, float* y, int64_t M
     const float* xm = x + m * weight.K;
     float* to = y + m * N + n;
     const int64_t left = M - m;
-    if (left >= 8) {
-      f32_gemv<Weight, 8>(xm, weight, n, to, count, N), m += 8;
+    if (W == 16 && left >= 8) {  // narrower builds have too few registers
+      f32_gemv<Weight, W == 16 ? 8 : 4>(xm, weight, n, to, count, N), m += 8;
     } else if (left >= 4) {
       f32_gemv<Weight, 4>(xm, weight, n, to, count, N), m += 4;
     } else if (left >= 2) {

@@ -8,49 +8,62 @@ constexpr int PER_RUN = RUN / W;  // vectors of one run
 template <class Fmt>
 struct QuantizedWeight {
   using Row = Parts;
+  static constexpr bool RAGGED = false;  // K is a multiple of 32
+  // What W runs of a row share, decoded at once.
+  struct Groups {
+    alignas(64) float scale[Fmt::GROUPS][W], minimum[W];
+  };
   Parts parts;
   int64_t K;
 
   INLINE_MEMBER Row row(int64_t n) const { return row_of<Fmt>(parts, n, K); }
-  INLINE_MEMBER static void load_run(const Row& start, int64_t run, int64_t, F (&w)[PER_RUN]) {
+  INLINE_MEMBER static void load_groups(const Row& start, int64_t run, int64_t runs, Groups& groups) {
     const Parts at = after<Fmt>(start, run);
-    float scale[Fmt::GROUPS];
-    UNROLL for (int g = 0; g < Fmt::GROUPS; g++) scale[g] = value_of(at.scale, at.super_scale, g);
-    float minimum = 0;
-    if constexpr (Fmt::MINIMUM) minimum = value_of(at.minimum, at.super_minimum, 0);
+    const GroupValues scale = runs == W ? scales<Fmt, true>(at, W) : scales<Fmt, false>(at, runs);
+    store(groups.scale[0], scale.first);
+    if constexpr (Fmt::GROUPS == 2) store(groups.scale[1], scale.second);
+    if constexpr (Fmt::MINIMUM)
+      store(groups.minimum, runs == W ? minima<Fmt, true>(at, W) : minima<Fmt, false>(at, runs));
+    __builtin_prefetch(advance(at.scale, PREFETCH / 8));
+    if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(at.minimum, PREFETCH / 8));
+  }
+  // Run `run`, the i-th of the groups'.
+  INLINE_MEMBER static void load_run(const Row& start, int64_t run, const Groups& groups, int64_t i, int64_t,
+                                     F (&w)[PER_RUN]) {
+    const uint8_t* at = start.codes + run * Fmt::CODE_BYTES;
+    const int32_t* high = Fmt::PLANES > 0 ? start.high + run * Fmt::PLANES : nullptr;
+    __builtin_prefetch(at + PREFETCH);
+    if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(high, PREFETCH / 4));
+    const F minimum = Fmt::MINIMUM ? splat(groups.minimum[i]) : F(0.0f);
 #if STRIXHLO_AVX512
     if constexpr (Fmt::BITS == 4) {  // the 16 weights that a group can have, picked by code
-      F table = to_float(lane_index() - Fmt::ZERO) * scale[0];
-      if constexpr (Fmt::MINIMUM) table = fma(to_float(lane_index()), splat(scale[0]), splat(minimum));
-      const __m512i packed = _mm512_cvtepu8_epi32(load<__m128i>(at.codes));
+      const F values = to_float(lane_index() - Fmt::ZERO), scale = splat(groups.scale[0][i]);
+      const F table = Fmt::MINIMUM ? fma(values, scale, minimum) : values * scale;
+      const __m512i packed = _mm512_cvtepu8_epi32(load<__m128i>(at));
       w[0] = _mm512_permutexvar_ps(packed, table);  // looks at the low 4 bits only
       w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(packed, 4), table);
       return;
     }
 #endif
-    UNROLL for (int i = 0; i < PER_RUN; i++) {
-      const F code = to_float(codes<Fmt>(at, i));
-      const F of_group = splat(scale[i * Fmt::GROUPS / PER_RUN]);
-      w[i] = Fmt::MINIMUM ? fma(code, of_group, splat(minimum)) : code * of_group;
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const F code = to_float(codes(at, high, v)), scale = splat(groups.scale[v * Fmt::GROUPS / PER_RUN][i]);
+      w[v] = Fmt::MINIMUM ? fma(code, scale, minimum) : code * scale;
     }
   }
 
  private:
-  // Codes minus zero of weights i * W .. of a run.
-  template <class>
-  INLINE_MEMBER static I codes(const Parts& at, int i) {
+  // Codes minus zero of weights v * W .. of a run.
+  INLINE_MEMBER static I codes(const uint8_t* at, const int32_t* high, int v) {
     typedef uint8_t U __attribute__((ext_vector_type(W)));
     typedef int8_t C __attribute__((ext_vector_type(W)));
-    const int first = i * W;
-    if constexpr (Fmt::BITS == 8) return __builtin_convertvector(load<C>(at.codes + first), I);
-    I code = __builtin_convertvector(load<U>(at.codes + first % 16), I);
+    const int first = v * W;
+    if constexpr (Fmt::BITS == 8) return __builtin_convertvector(load<C>(at + first), I);
+    I code = __builtin_convertvector(load<U>(at + first % 16), I);
     code = first < 16 ? code & 15 : code >> 4;
-    UNROLL for (int p = 0; p < Fmt::PLANES; p++) code |= ((I(at.high[p]) >> (lane_index() + first)) & 1) << (4 + p);
+    UNROLL
+    for (int p = 0; p < Fmt::PLANES; p++) code |= ((I(high[p]) >> (lane_index() + first)) & 1) << (4 + p);
     return code - Fmt::ZERO;
-  }
-  INLINE_MEMBER static float value_of(const void* values, const uint16_t* super, int g) {
-    if constexpr (Fmt::SUPER) return float(static_cast<const int8_t*>(values)[g]) * float_of_half(super[0]);
-    return float_of_half(static_cast<const uint16_t*>(values)[g]);
   }
 };
 
@@ -74,14 +87,24 @@ struct Bfloat16 {
 template <class Type>
 struct DenseWeight {
   using Row = const typename Type::Element*;
+  static constexpr bool RAGGED = true;
+  struct Groups {};
   Row base;
   int64_t K;
 
   INLINE_MEMBER Row row(int64_t n) const { return base + n * K; }
+  INLINE_MEMBER static void load_groups(const Row&, int64_t, int64_t, Groups&) {}
   // The first `columns` weights of a run; zeros after them.
-  INLINE_MEMBER static void load_run(const Row& start, int64_t run, int64_t columns, F (&w)[PER_RUN]) {
+  INLINE_MEMBER static void load_run(const Row& start, int64_t run, const Groups&, int64_t, int64_t columns,
+                                     F (&w)[PER_RUN]) {
+    constexpr int64_t BYTES = RUN * sizeof(*start);
     const Row at = start + run * RUN;
-    UNROLL for (int i = 0; i < PER_RUN; i++)
-      w[i] = columns >= (i + 1) * W ? Type::load_all(at + i * W) : Type::load_some(at + i * W, max(min(columns - i * W, W), 0));
+    UNROLL
+    for (int64_t line = 0; line < BYTES; line += 64) __builtin_prefetch(advance(at, line + PREFETCH));
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const int64_t left = columns - v * W;
+      w[v] = left >= W ? Type::load_all(at + v * W) : Type::load_some(at + v * W, max(left, 0));
+    }
   }
 };

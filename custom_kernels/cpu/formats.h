@@ -62,9 +62,9 @@ struct GroupValues {
 template <bool FULL>
 INLINE F super_values(const uint16_t* super, int64_t runs) {
 #if STRIXHLO_AVX512
-  const float low = float_of_half(super[0]);
-  const float high = FULL || runs > 8 ? float_of_half(super[1]) : 0.0f;
-  return __builtin_shufflevector(F(low), F(high), 0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16);
+  const uint32_t both = FULL || runs > 8 ? load<uint32_t>(super) : super[0];
+  const __m256i which = _mm256_set_epi64x(0x0001000100010001, 0x0001000100010001, 0, 0);
+  return _mm512_cvtph_ps(_mm256_permutexvar_epi16(which, _mm256_set1_epi32(int32_t(both))));
 #else
   (void)runs;
   return splat(float_of_half(super[0]));

@@ -2,7 +2,8 @@
 #pragma once
 #include "vector.h"
 
-// exp(x) for x <= 88, relative error under 2e-7; results below the normal floats (x < -87.3, -inf) are 0. NaN stays NaN.
+// exp(x) for x <= 88, relative error under 2e-7; results below the normal floats (x < -87.3, -inf) are 0. NaN stays
+// NaN.
 INLINE F exp(F x) {
   const F magic = 0x1.8p23f;  // adding it rounds to an integer
   const F shifted = fma(x, F(0x1.715476p+0f), magic);
@@ -41,7 +42,20 @@ INLINE F tanh(F x) {
 }
 
 INLINE float largest(F v) {
-  float most = v[0];
-  UNROLL for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
-  return most;
+#if STRIXHLO_AVX512
+  auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+  const auto upper = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  eight = upper > eight ? upper : eight;
+#elif STRIXHLO_AVX2
+  const auto eight = v;
+#endif
+#if STRIXHLO_PLAIN
+  auto four = v;
+#else
+  auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3);
+  const auto above = __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  four = above > four ? above : four;
+#endif
+  const float a = four[0] > four[1] ? four[0] : four[1], b = four[2] > four[3] ? four[2] : four[3];
+  return a > b ? a : b;
 }

@@ -34,10 +34,12 @@ template <class Fmt>
 static void fill(Int8Tile<Fmt>& tile, const Parts& weight, int64_t K, int64_t count, int64_t run, int64_t runs) {
   for (int first = 0; first < W; first += 4) {
     Parts rows[4];
-    UNROLL for (int r = 0; r < 4; r++) rows[r] = after<Fmt>(row_of<Fmt>(weight, min(first + r, count - 1), K), run);
+    UNROLL
+    for (int r = 0; r < 4; r++) rows[r] = after<Fmt>(row_of<Fmt>(weight, min(first + r, count - 1), K), run);
     for (int64_t at = 0; at < runs; at += RUNS) {
       I low[4], high[4];
-      UNROLL for (int r = 0; r < 4; r++) {
+      UNROLL
+      for (int r = 0; r < 4; r++) {
         const Codes codes = load_codes<Fmt, false>(after<Fmt>(rows[r], at), min(runs - at, RUNS));
         low[r] = __builtin_bit_cast(I, prepared<Fmt>(codes.low));
         high[r] = __builtin_bit_cast(I, prepared<Fmt>(codes.high));
@@ -48,14 +50,16 @@ static void fill(Int8Tile<Fmt>& tile, const Parts& weight, int64_t K, int64_t co
     for (int64_t at = 0; at < runs; at += W) {
       const int64_t left = min(runs - at, W);
       F scale[2][4], minimum[4];
-      UNROLL for (int r = 0; r < 4; r++) {
+      UNROLL
+      for (int r = 0; r < 4; r++) {
         const Parts row = after<Fmt>(rows[r], at);
         const GroupValues values = left == W ? scales<Fmt, true>(row, W) : scales<Fmt, false>(row, left);
         scale[0][r] = values.first;
         scale[1][r] = values.second;
         if constexpr (Fmt::MINIMUM) minimum[r] = left == W ? minima<Fmt, true>(row, W) : minima<Fmt, false>(row, left);
       }
-      UNROLL for (int g = 0; g < Fmt::GROUPS; g++)
+      UNROLL
+      for (int g = 0; g < Fmt::GROUPS; g++)
         store_groups(&tile.scale[at * Fmt::GROUPS + g], first, scale[g], left, Fmt::GROUPS);
       if constexpr (Fmt::MINIMUM) store_groups(&tile.minimum[at], first, minimum, left, 1);
     }
@@ -93,16 +97,19 @@ INLINE void multiply(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, cons
                      int64_t run, int64_t runs, float* y, int64_t N, int64_t count) {
   const Activations x = row_of(block, m);
   F acc[M];
-  UNROLL for (int i = 0; i < M; i++) {
+  UNROLL
+  for (int i = 0; i < M; i++) {
     acc[i] = 0;
     if (run > 0) acc[i] = count == W ? load<F>(y + i * N) : load_part(y + i * N, count);
   }
   for (int64_t r = 0; r < runs; r++) {
-    UNROLL for (int g = 0; g < Fmt::GROUPS; g++) {
+    UNROLL
+    for (int g = 0; g < Fmt::GROUPS; g++) {
       constexpr int COLUMNS = Fmt::GROUP / 4;
       const int64_t group = r * Fmt::GROUPS + g;
       const F scale = load<F>(tile.scale[group]);
-      UNROLL for (int i = 0; i < M; i++) {
+      UNROLL
+      for (int i = 0; i < M; i++) {
         I start = 0;
         if constexpr (GroupSums<Fmt>::ZERO) start = I(sums.start[m + i][group]);
         const int8_t* xq = x.q + i * x.K + run * RUN + group * Fmt::GROUP;
@@ -112,10 +119,12 @@ INLINE void multiply(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, cons
     }
     if constexpr (Fmt::MINIMUM) {
       const F minimum = load<F>(tile.minimum[r]);
-      UNROLL for (int i = 0; i < M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][r]), acc[i]);
+      UNROLL
+      for (int i = 0; i < M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][r]), acc[i]);
     }
   }
-  UNROLL for (int i = 0; i < M; i++) {
+  UNROLL
+  for (int i = 0; i < M; i++) {
     if (count == W)
       store(y + i * N, acc[i]);
     else

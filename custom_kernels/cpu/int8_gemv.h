@@ -1,7 +1,8 @@
-// Few rows of 8-bit activations: each weight is read and decoded once. The order of every sum is the same for any number
-// of activation rows, so a row's result does not depend on its company.
+// Few rows of 8-bit activations: each weight is read and decoded once. The order of every sum is the same for any
+// number of activation rows, so a row's result does not depend on its company.
 #pragma once
 #include "dot.h"
+#include "transpose.h"
 
 // The quantized activations of a matmul: xq int8 [M, K], xs float32 [M, K / 32], xsum int32 [M, K / 16].
 struct Activations {
@@ -34,16 +35,22 @@ template <class Fmt, int R, int M, int STEP, bool FULL>
 INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Activations& x,
                  int64_t run, int64_t runs) {
   Codes codes[R];
-  UNROLL for (int r = 0; r < R; r++) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
+    UNROLL
+    for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(rows[r].codes + STEP * BYTES + line + PREFETCH);
     codes[r] = load_codes<Fmt, FULL>(after<Fmt>(rows[r], RUNS * STEP), runs);
     codes[r] = {prepared<Fmt>(codes[r].low), prepared<Fmt>(codes[r].high)};
   }
-  UNROLL for (int m = 0; m < M; m++) {
+  UNROLL
+  for (int m = 0; m < M; m++) {
     const Activations xm = row_of(x, m);
     const Codes xq = load_bytes<FULL>(xm.q + run * RUN, runs);
     I start = 0;  // minus zero * activations, exact in integers
     if constexpr (zero_of<Fmt>() != 0) start = spread_sums<FULL>(xm.sum + run * 2, runs) * -zero_of<Fmt>();
-    UNROLL for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int r = 0; r < R; r++) {
       if constexpr (Fmt::GROUPS == 1) {
         const I both = dot<Fmt>(dot<Fmt>(start, codes[r].low, xq.low), codes[r].high, xq.high);
         acc[m][r] = fma(to_float(both), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
@@ -65,15 +72,21 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
   F by_group[Fmt::GROUPS][M][R];
   GroupValues scale[R];
   F minimum[R];
-  UNROLL for (int r = 0; r < R; r++) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
     rows[r] = after<Fmt>(all[r], run);
     scale[r] = scales<Fmt, FULL>(rows[r], runs);
+    __builtin_prefetch(advance(rows[r].scale, PREFETCH / 8));
+    if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(rows[r].high, PREFETCH / 4));
+    if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(rows[r].minimum, PREFETCH / 8));
     if constexpr (Fmt::MINIMUM) minimum[r] = minima<Fmt, FULL>(rows[r], runs);
   }
-  UNROLL for (int m = 0; m < M; m++) {
+  UNROLL
+  for (int m = 0; m < M; m++) {
     const Activations xm = row_of(x, m);
     const F xs = FULL ? load<F>(xm.scale + run) : load_part(xm.scale + run, runs);
-    UNROLL for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int r = 0; r < R; r++) {
       by_group[0][m][r] = scale[r].first * xs;
       if constexpr (Fmt::GROUPS == 2) by_group[1][m][r] = scale[r].second * xs;
     }
@@ -82,7 +95,8 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
       const I a = FULL ? load<I>(sums) : load_part(sums, min(2 * runs, W));
       const I b = FULL ? load<I>(sums + W) : load_part(sums + W, max(2 * runs - W, 0));
       const F total = to_float(evens(a, b) + odds(a, b)) * xs;
-      UNROLL for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r], acc[m][r]);
+      UNROLL
+      for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r], acc[m][r]);
     }
   }
   if constexpr (FULL) {
@@ -91,35 +105,52 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
     step<Fmt, R, M, 2, true>(acc, by_group, rows, x, run + 2 * RUNS, RUNS);
     step<Fmt, R, M, 3, true>(acc, by_group, rows, x, run + 3 * RUNS, RUNS);
   } else {
-    for (int64_t done = 0; done < runs; done += RUNS) {
-      step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run + done, min(runs - done, RUNS));
-      UNROLL for (int r = 0; r < R; r++) {
+    int64_t done = 0;
+    for (; done + RUNS <= runs; done += RUNS) {
+      step<Fmt, R, M, 0, true>(acc, by_group, rows, x, run + done, RUNS);
+      UNROLL
+      for (int r = 0; r < R; r++) {
         rows[r] = after<Fmt>(rows[r], RUNS);
-        UNROLL for (int m = 0; m < M; m++) UNROLL for (int g = 0; g < Fmt::GROUPS; g++)
-          by_group[g][m][r] = next_four(by_group[g][m][r]);
+        UNROLL
+        for (int m = 0; m < M; m++) UNROLL
+        for (int g = 0; g < Fmt::GROUPS; g++) by_group[g][m][r] = next_four(by_group[g][m][r]);
       }
     }
+    if (done < runs) step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run + done, runs % RUNS);
   }
 }
 
-// y[m * N + r], r < count <= R: weight rows `weight` .. of K columns with M rows of activations.
-template <class Fmt, int R, int M>
+// W weight rows (of which `count` exist) with M rows of activations. For one row memory is the limit, and likes one
+// plain stream best; for more, two weight rows share what is prepared of the activations.
+template <class Fmt, int M>
 static void int8_rows(const Activations& x, const Parts& weight, int64_t count, float* y, int64_t N) {
-  Parts rows[R];
-  F acc[M][R];
-  UNROLL for (int r = 0; r < R; r++) rows[r] = row_of<Fmt>(weight, min(r, count - 1), x.K);
-  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) acc[m][r] = 0;
-  const int64_t runs = x.K / RUN;
-  int64_t run = 0;
-  for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
-  if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs - run);
-  UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < R; r++) if (r < count) y[m * N + r] = sum(acc[m][r]);
+  constexpr int R = M > 1 && M * 4 <= W ? 2 : 1;
+  const int64_t runs = x.K / RUN, apart = (count + R - 1) / R;
+  F of_row[M][W];
+  UNROLL
+  for (int m = 0; m < M; m++)
+    for (int r = 0; r < W; r++) of_row[m][r] = 0;
+  for (int64_t n = 0; n < apart; n++) {
+    Parts rows[R];
+    F acc[M][R];
+    UNROLL
+    for (int r = 0; r < R; r++) rows[r] = after<Fmt>(weight, min(n + r * apart, count - 1) * runs);
+    UNROLL
+    for (int m = 0; m < M; m++) UNROLL
+    for (int r = 0; r < R; r++) acc[m][r] = 0;
+    int64_t run = 0;
+    for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
+    if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs % W);
+    UNROLL
+    for (int m = 0; m < M; m++) UNROLL
+    for (int r = 0; r < R; r++) of_row[m][n + r * apart] = acc[m][r];
+  }
+  UNROLL
+  for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
 }
 
 // All of a workgroup's weight rows, `count`, with M activation rows.
 template <class Fmt, int M>
 INLINE void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
-  constexpr int R = M <= 2 ? 4 : M <= 4 ? 2 : 1;
-  for (int64_t n = 0; n < count; n += R)
-    int8_rows<Fmt, R, M>(x, row_of<Fmt>(weight, n, x.K), min(count - n, R), y + n, N);
+  for (int64_t n = 0; n < count; n += W) int8_rows<Fmt, M>(x, row_of<Fmt>(weight, n, x.K), min(count - n, W), y + n, N);
 }

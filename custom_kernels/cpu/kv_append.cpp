@@ -15,9 +15,9 @@ INLINE void write(uint16_t* to, const float* from, int64_t n) {
   }
 }
 
-// Pools [layers, pool_rows, width] are updated in place; k, v float32 [T, width]; rows int32 [T], distinct where they are
-// in the pool: a negative one, or one past the pool, is dropped. float16 rounds to nearest even, overflow to infinity.
-// Tokens: wg * token_tile and on.
+// Pools [layers, pool_rows, width] are updated in place; k, v float32 [T, width]; rows int32 [T], distinct where they
+// are in the pool: a negative one, or one past the pool, is dropped. float16 rounds to nearest even, overflow to
+// infinity. Tokens: wg * token_tile and on.
 template <class T>
 INLINE void kv_append(T* k_pool, T* v_pool, const float* k, const float* v, const int32_t* rows, int64_t layer,
                       int64_t pool_rows, int64_t width, int64_t first, int64_t end) {
@@ -30,13 +30,12 @@ INLINE void kv_append(T* k_pool, T* v_pool, const float* k, const float* v, cons
   }
 }
 
-#define KV_APPEND(name, T)                                                                                          \
-  KERNEL strixhlo_kv_append_##name(BUFFER(T, k_pool), BUFFER(T, v_pool), BUFFER(const float, k),                    \
-                                   BUFFER(const float, v), BUFFER(const int32_t, rows), int64_t layer,              \
-                                   int64_t pool_rows, int64_t width, int64_t tokens, int64_t token_tile,            \
-                                   int64_t wg) {                                                                    \
-    kv_append(AT(k_pool), AT(v_pool), AT(k), AT(v), AT(rows), layer, pool_rows, width, wg * token_tile,             \
-              min((wg + 1) * token_tile, tokens));                                                                  \
+#define KV_APPEND(name, T)                                                                                             \
+  KERNEL strixhlo_kv_append_##name(BUFFER(T, k_pool), BUFFER(T, v_pool), BUFFER(const float, k),                       \
+                                   BUFFER(const float, v), BUFFER(const int32_t, rows), int64_t layer,                 \
+                                   int64_t pool_rows, int64_t width, int64_t tokens, int64_t token_tile, int64_t wg) { \
+    kv_append(AT(k_pool), AT(v_pool), AT(k), AT(v), AT(rows), layer, pool_rows, width, wg * token_tile,                \
+              min((wg + 1) * token_tile, tokens));                                                                     \
   }
 KV_APPEND(f16kv, uint16_t)
 KV_APPEND(f32kv, float)

@@ -9,7 +9,7 @@ from ..ops.launch import Launch, Output
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
 WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
-ATTENTION_ROWS = 8  # query rows that share their loads of keys and values
+ATTENTION_ROWS = 16  # query rows that share their loads of keys and values
 TOKENS_PER_WORKGROUP = 16  # of kv_append and quantize_rows
 
 
@@ -91,7 +91,7 @@ def attention_launches(
 ) -> tuple[Launch, ...]:
     """q float32 [tokens, q_heads, head_dim] over the pools (dtype "f16" or "f32") -> y of the same shape.
 
-    One workgroup computes one query head of up to 8 rows of one sequence.
+    One workgroup computes one query head of up to 16 rows of one sequence.
     """
     per_sequence = tokens // sequences
     row_tile = min(ATTENTION_ROWS, per_sequence)

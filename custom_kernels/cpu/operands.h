@@ -26,4 +26,5 @@
 #define PARTS_AT_Q6_K {AT(codes), AT(high), AT(scale), AT(super_scale), nullptr, nullptr}
 
 #define FOR_EACH_FORMAT(DO) \
-  DO(q4_0, Q4_0) DO(q4_1, Q4_1) DO(q5_0, Q5_0) DO(q5_1, Q5_1) DO(q8_0, Q8_0) DO(q4_k, Q4_K) DO(q5_k, Q5_K) DO(q6_k, Q6_K)
+  DO(q4_0, Q4_0)            \
+  DO(q4_1, Q4_1) DO(q5_0, Q5_0) DO(q5_1, Q5_1) DO(q8_0, Q8_0) DO(q4_k, Q4_K) DO(q5_k, Q5_K) DO(q6_k, Q6_K)

@@ -7,7 +7,8 @@ typedef int8_t C __attribute__((ext_vector_type(W)));
 // Largest magnitude, as the bits of a float: an order that puts infinity above every number, and NaN above infinity.
 INLINE int32_t largest_bits(const float* x) {
   I most = 0;
-  UNROLL for (int i = 0; i < RUN / W; i++) most = __builtin_elementwise_max(most, bits_of(load<F>(x + i * W)) & 0x7fffffff);
+  UNROLL
+  for (int i = 0; i < RUN / W; i++) most = __builtin_elementwise_max(most, bits_of(load<F>(x + i * W)) & 0x7fffffff);
   return __builtin_reduce_max(most);
 }
 
@@ -20,7 +21,8 @@ INLINE void quantize_group(const float* x, int8_t* xq, float* xs, int32_t* xsum)
   const bool finite = most < 0x7f800000;
   *xs = finite ? scale : __builtin_nanf("");
   I sums[RUN / 16] = {};
-  UNROLL for (int i = 0; i < RUN / W; i++) {
+  UNROLL
+  for (int i = 0; i < RUN / W; i++) {
     // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
     const F magic = 0x1.8p23f;
     I q = bits_of(load<F>(x + i * W) * inverse + magic) - bits_of(magic);
@@ -28,7 +30,8 @@ INLINE void quantize_group(const float* x, int8_t* xq, float* xs, int32_t* xsum)
     store(xq + i * W, __builtin_convertvector(q, C));
     sums[i * W / 16] += q;
   }
-  UNROLL for (int i = 0; i < RUN / 16; i++) xsum[i] = __builtin_reduce_add(sums[i]);
+  UNROLL
+  for (int i = 0; i < RUN / 16; i++) xsum[i] = __builtin_reduce_add(sums[i]);
 }
 
 // x float32 [M, K] -> xq int8 [M, K], xs float32 [M, K / 32], xsum int32 [M, K / 16] (sums of xq). K a multiple of 32.

@@ -1,4 +1,5 @@
-// y = x * weight^T with 8-bit activations (`strixhlo_quantize_rows`), integer dot products and float32 sums over groups.
+// y = x * weight^T with 8-bit activations (`strixhlo_quantize_rows`), integer dot products and float32 sums over
+// groups.
 #include "operands.h"
 #include "int8_gemm.h"
 
@@ -26,10 +27,10 @@ static void int8_matmul(const Activations& x, const Parts& weight, float* y, int
   }
 }
 
-#define INT8_MATMUL(name, Fmt)                                                                                        \
-  KERNEL strixhlo_qmm_##name##_int8(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum),   \
+#define INT8_MATMUL(name, Fmt)                                                                                         \
+  KERNEL strixhlo_qmm_##name##_int8(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum),    \
                                     PARTS_OF_##Fmt, BUFFER(float, y), int64_t M, int64_t N, int64_t K, int64_t tile_n, \
-                                    int64_t wg) {                                                                     \
-    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, PARTS_AT_##Fmt, AT(y), M, N, tile_n, wg);                         \
+                                    int64_t wg) {                                                                      \
+    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, PARTS_AT_##Fmt, AT(y), M, N, tile_n, wg);                          \
   }
 FOR_EACH_FORMAT(INT8_MATMUL)

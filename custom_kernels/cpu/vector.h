@@ -1,4 +1,5 @@
-// The vector of this build: 16, 8 or 4 floats wide, as -march allows. Everything above this file is written for W lanes.
+// The vector of this build: 16, 8 or 4 floats wide, as -march allows. Everything above this file is written for W
+// lanes.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -28,6 +29,10 @@ typedef int16_t S __attribute__((ext_vector_type(W)));
 typedef uint8_t B16 __attribute__((ext_vector_type(16)));
 typedef int32_t I4 __attribute__((ext_vector_type(4)));
 
+// Weights are asked for this many bytes ahead. Rows follow each other without a gap, so this runs on into the next
+// rows.
+constexpr int64_t PREFETCH = 4096;
+
 // `T` at any address, over memory of any type.
 template <class T>
 struct __attribute__((packed, may_alias)) Unaligned {
@@ -50,7 +55,8 @@ INLINE F float_of(I x) { return __builtin_bit_cast(F, x); }
 INLINE F to_float(I x) { return __builtin_convertvector(x, F); }
 INLINE I lane_index() {
   I lane;
-  UNROLL for (int i = 0; i < W; i++) lane[i] = i;
+  UNROLL
+  for (int i = 0; i < W; i++) lane[i] = i;
   return lane;
 }
 
@@ -86,7 +92,6 @@ INLINE void store_part(float* p, F v, int64_t n) {
 }
 INLINE I load_part(const int32_t* p, int64_t n) { return bits_of(load_part(reinterpret_cast<const float*>(p), n)); }
 
-
 // Sum of the lanes, always in the same order.
 INLINE float sum(F v) {
 #if STRIXHLO_AVX512
@@ -98,7 +103,8 @@ INLINE float sum(F v) {
 #if STRIXHLO_PLAIN
   const auto four = v;
 #else
-  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  const auto four =
+      __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
 #endif
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
@@ -127,8 +133,9 @@ INLINE I odds(I a, I b) {
 template <int FIRST>
 INLINE F by_four(F v) {
 #if STRIXHLO_AVX512
-  return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST, FIRST + 1, FIRST + 1, FIRST + 1, FIRST + 1, FIRST + 2,
-                                 FIRST + 2, FIRST + 2, FIRST + 2, FIRST + 3, FIRST + 3, FIRST + 3, FIRST + 3);
+  return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST, FIRST + 1, FIRST + 1, FIRST + 1, FIRST + 1,
+                                 FIRST + 2, FIRST + 2, FIRST + 2, FIRST + 2, FIRST + 3, FIRST + 3, FIRST + 3,
+                                 FIRST + 3);
 #elif STRIXHLO_AVX2
   return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST, FIRST + 1, FIRST + 1, FIRST + 1, FIRST + 1);
 #else

@@ -1,0 +1,212 @@
+"""`strixhlo_qmm_*` and `strixhlo_quantize_rows` against the formats' definition, in float64."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from strixhlo.custom_kernels.cpu.direct import run_launches
+from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
+from strixhlo.custom_kernels.ops.formats import FORMATS, RUN, WeightFormat, dequantize, pack_codes
+
+ROWS = 67  # of the weights made here; tests use the first n
+MANY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 127, 128)
+
+
+def columns_of(fmt: WeightFormat) -> tuple[int, ...]:
+    return (256, 768) if fmt.super_group else (32, 96, 480, 576)
+
+
+def random_scales(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Mostly ordinary float16 scales, with zeros, subnormal ones and large ones among them."""
+    scales = rng.standard_normal(shape) * 0.01
+    kind = rng.integers(0, 40, shape)
+    scales = np.where(kind == 0, 0.0, np.where(kind == 1, scales * 2.0**-14, np.where(kind == 2, scales * 100, scales)))
+    return scales.astype(np.float16)
+
+
+@lru_cache(maxsize=64)
+def weight(name: str, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Parts of a random [ROWS, k] weight with every code in it, and its values in float64."""
+    fmt = FORMATS[name]
+    rng = np.random.default_rng([k, fmt.bits, fmt.group])
+    low, high = (-128, 128) if fmt.bits == 8 else (0, 1 << fmt.bits)
+    codes = rng.integers(low, high, (ROWS, k))
+    codes[0, : min(k, high - low)] = np.arange(low, high)[:k]
+    packed = pack_codes(codes.astype(np.int8), fmt.bits)
+    parts = {}
+    for part, (shape, dtype) in fmt.parts(ROWS, k).items():
+        if part in packed:
+            parts[part] = np.ascontiguousarray(packed[part]).reshape(shape)
+        elif dtype == np.int8:
+            parts[part] = rng.integers(-128, 128, shape).astype(np.int8)
+        else:
+            parts[part] = random_scales(rng, shape)
+    return parts, np.asarray(dequantize(fmt, parts)).astype(np.float64)
+
+
+def activations(m: int, k: int) -> np.ndarray:
+    rng = np.random.default_rng([m, k])
+    return (rng.standard_normal((m, k)) * rng.choice([0.01, 1, 30], (m, 1)) + 0.1).astype(np.float32)
+
+
+def quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The definition of the 8-bit activations: xq, xs, xsum."""
+    groups = x.reshape(x.shape[0], -1, RUN)
+    most = np.abs(groups).max(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        xs = most / np.float32(127)
+        xs[xs < np.finfo(np.float32).tiny] = 0
+        inverse = np.where(xs > 0, np.float32(1) / xs, np.float32(0)).astype(np.float32)
+        xq = np.rint(groups * inverse[..., None])
+    broken = ~np.isfinite(most)
+    xs[broken] = np.nan
+    xq[broken] = 0
+    xq = xq.astype(np.int8).reshape(x.shape)
+    return xq, xs, xq.reshape(x.shape[0], -1, 16).sum(-1, dtype=np.int32)
+
+
+class Matmul:
+    """One library, run with guards around everything that it may touch."""
+
+    def __init__(self, kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> None:
+        self.kernels, self.fenced, self.guarded = kernels, fenced, guarded
+
+    def __call__(self, fmt: WeightFormat, x: np.ndarray, n: int, *, fast: bool) -> dict[str, np.ndarray]:
+        m, k = x.shape
+        parts, _ = weight(fmt.name, k)
+        y, check = self.guarded((m, n))
+        inputs = {name: self.fenced(part[:n]) for name, part in parts.items()}
+        buffers = {"x": self.fenced(x), **inputs, "y": y}
+        run_launches(self.kernels, quantized_matmul_launches(fmt, m, n, k, fast), buffers)
+        check()
+        return buffers
+
+
+@pytest.fixture
+def matmul(kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> Matmul:
+    return Matmul(kernels, fenced, guarded)
+
+
+def relative(y: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.linalg.norm(y - reference) / np.linalg.norm(reference))
+
+
+def used(x: np.ndarray, fast: bool) -> np.ndarray:
+    """The activations that enter the products, in float64."""
+    if not fast:
+        return x.astype(np.float64)
+    xq, xs, _ = quantize(x)
+    return (xq.reshape(*xs.shape, RUN) * xs[..., None].astype(np.float64)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_matches_the_definition(matmul: Matmul, name: str, fast: bool) -> None:
+    fmt = FORMATS[name]
+    for k in columns_of(fmt):
+        _, values = weight(name, k)
+        for m in MANY:
+            x = activations(m, k)
+            for n in (1, 17, ROWS):
+                y = matmul(fmt, x, n, fast=fast)["y"]
+                error = relative(y, used(x, fast) @ values[:n].T)
+                assert error < 1e-5, f"M={m} N={n} K={k}: {error}"
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_does_not_depend_on_its_company(matmul: Matmul, name: str, fast: bool) -> None:
+    fmt = FORMATS[name]
+    for k in columns_of(fmt):
+        x = activations(8, k)
+        alone = np.concatenate([matmul(fmt, x[i : i + 1], ROWS, fast=fast)["y"] for i in range(8)])
+        for m in range(2, 9):
+            together = matmul(fmt, x[:m], ROWS, fast=fast)["y"]
+            np.testing.assert_array_equal(together.view(np.int32), alone[:m].view(np.int32), err_msg=f"M={m} K={k}")
+
+
+@pytest.mark.parametrize("m", [1, 5, 33])
+def test_8_bit_activations_bit_for_bit(matmul: Matmul, m: int) -> None:
+    k = 576
+    x = activations(m, k)
+    x[0, :32] = 0
+    x[0, 32:64] = np.linspace(-1e-39, 1e-39, 32)  # a scale that is not a normal float: zero
+    x[0, 64:96] = np.arange(-16, 16) + 0.5  # ties
+    x[0, 79] = 127
+    x[-1, 96:128] *= 1e36
+    buffers = matmul(FORMATS["q8_0"], x, 3, fast=True)
+    for name, expected in zip(("xq", "xs", "xsum"), quantize(x), strict=True):
+        np.testing.assert_array_equal(buffers[name], expected, err_msg=name)
+    assert buffers["xq"][0, 64:67].tolist() == [-16, -14, -14]
+
+
+@pytest.mark.parametrize("m", [3, 18])
+@pytest.mark.parametrize("name", FORMATS)
+def test_nan_and_infinity_in_float32(matmul: Matmul, name: str, m: int) -> None:
+    fmt = FORMATS[name]
+    k = columns_of(fmt)[-1]
+    x = activations(m, k)
+    x[0, 5] = np.nan
+    x[1, 40] = np.inf
+    y = matmul(fmt, x, ROWS, fast=False)["y"]
+    with np.errstate(invalid="ignore"):
+        reference = x.astype(np.float64) @ weight(name, k)[1].T
+    assert np.isnan(y[0]).all()
+    np.testing.assert_array_equal(y[1], reference[1])  # infinity with the weight's sign, NaN where the weight is zero
+    assert relative(y[2:], reference[2:]) < 1e-5
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("m", [3, 18])
+@pytest.mark.parametrize("name", FORMATS)
+def test_nan_and_infinity_with_8_bits_make_the_row_nan(matmul: Matmul, name: str, m: int, broken: float) -> None:
+    fmt = FORMATS[name]
+    k = columns_of(fmt)[-1]
+    x = activations(m, k)
+    x[1, 40] = broken
+    y = matmul(fmt, x, ROWS, fast=True)["y"]
+    assert np.isnan(y[1]).all()
+    rest = np.arange(m) != 1
+    assert relative(y[rest], used(x[rest], True) @ weight(name, k)[1].T) < 1e-5
+
+
+@pytest.mark.parametrize("extreme", ["smallest", "largest"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_extreme_scales_and_codes(kernels: ctypes.CDLL, name: str, extreme: str) -> None:
+    """Codes and scales at the end of their ranges, and activations as large as 8 bits hold: nothing saturates."""
+    fmt = FORMATS[name]
+    n, k = 5, columns_of(fmt)[-1]
+    half = np.float16(6e-8 if extreme == "smallest" else 65504.0)
+    code = -128 if fmt.bits == 8 else (1 << fmt.bits) - 1
+    parts = pack_codes(np.full((n, k), code).astype(np.int8), fmt.bits)
+    for part, (shape, dtype) in fmt.parts(n, k).items():
+        if part not in parts:
+            parts[part] = np.full(shape, half if dtype == np.float16 else -128, dtype)
+    values = np.asarray(dequantize(fmt, parts)).astype(np.float64)
+    for m in (2, 16):
+        x = np.full((m, k), 127.0, np.float32)
+        x[1] = -127.0
+        x[1, ::5] = 0.0
+        for fast in (False, True):
+            buffers = {"x": x, **{part: np.ascontiguousarray(v) for part, v in parts.items()}}
+            run_launches(kernels, quantized_matmul_launches(fmt, m, n, k, fast), buffers)
+            assert relative(buffers["y"], x.astype(np.float64) @ values.T) < 1e-5, f"M={m} fast={fast}"
+
+
+def test_many_workgroups_cover_every_column_once(kernels: ctypes.CDLL) -> None:
+    fmt, n, k = FORMATS["q8_0"], 2085, 32
+    rng = np.random.default_rng(0)
+    parts = {"codes": rng.integers(-128, 128, (n, k)).astype(np.int8), "scale": np.ones((n, 1), np.float16)}
+    x = rng.integers(-127, 128, (2, k)).astype(np.float32)
+    x[:, 0] = 127
+    for fast in (False, True):
+        launches = quantized_matmul_launches(fmt, 2, n, k, fast)
+        assert launches[-1].scalars[3] > 16, "the case is meant to have more than one tile a workgroup"
+        buffers = {"x": x, **parts, "y": np.full((2, n), np.nan, np.float32)}
+        run_launches(kernels, launches, buffers)
+        np.testing.assert_allclose(buffers["y"], x @ parts["codes"].T.astype(np.float32), rtol=1e-5, atol=1e-3)
