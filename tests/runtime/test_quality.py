@@ -20,7 +20,9 @@ from strixhlo.runtime.tokenizer import load_tokenizer
 
 SCORED = 100
 GREEDY = 40
-CLOSE = 0.1  # a top-two logit gap below which either token is right
+# A top-two logit gap below which either token is right. With activations rounded to 8 bits logits move by 0.13 in the
+# mean, llama.cpp's as well as ours, and the difference of two of them by up to 0.5 in 40 steps.
+CLOSE = {"f32": 0.1, "int8": 0.5}
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ def test_greedy_tokens_are_the_float32_ones(
     tokens, _ = greedy(engine_of(case.bundles(activations)), case.prompt, GREEDY)
     for step, (ours, theirs, gap) in enumerate(zip(tokens, case.greedy, case.gaps, strict=True)):
         if ours != theirs:
-            assert gap < CLOSE, f"step {step}: {ours} where float32 has {theirs} by {gap}"
+            assert gap < CLOSE[activations], f"step {step}: {ours} where float32 has {theirs} by {gap}"
             break
     if activations == "f32":
-        compared = next((i for i, gap in enumerate(case.gaps) if gap < CLOSE), GREEDY)
+        compared = next((i for i, gap in enumerate(case.gaps) if gap < CLOSE["f32"]), GREEDY)
         assert tokens[:compared] == case.greedy[:compared]
