@@ -10,18 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import StrixhloError
+from .replacement import atomic_write
 
 SCHEMA_VERSION = 1
 MANIFEST, PROGRAM, WEIGHTS = "manifest.json", "program.mlir", "weights/model.safetensors"
@@ -30,16 +27,20 @@ DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
 
+Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
+DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TensorSpec(_Record):
-    """Name, shape and dtype (f32, f16, bf16, i8, i32) of an entry point's input or output."""
+    """Name, shape and dtype of an entry point's input or output."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[Size, ...]
+    dtype: DType
 
 
 class EntryPoint(_Record):
@@ -47,7 +48,7 @@ class EntryPoint(_Record):
     `rows` sequences. The last inputs are the KV pools, donated; the last outputs are the pools again."""
 
     kind: Literal["prefill", "score", "decode"]
-    rows: int
+    rows: Size
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
@@ -64,12 +65,12 @@ class Parameter(_Record):
 class KVCache(_Record):
     """The two pools [layers, rows, width], in blocks of `block_size` rows; `blocks` entries in a block table."""
 
-    dtype: str
-    layers: int
-    rows: int
-    width: int
-    block_size: int
-    blocks: int
+    dtype: Annotated[str, Field(pattern="^(f16|f32)$")]
+    layers: Size
+    rows: Size
+    width: Size
+    block_size: Size
+    blocks: Size
 
     @property
     def bytes(self) -> int:
@@ -92,8 +93,8 @@ class Manifest(_Record):
     name: str
     family: str
     config: dict[str, Any]
-    context: int
-    vocab_size: int
+    context: Size
+    vocab_size: Size
     weight_formats: dict[str, int]  # format -> number of weights
     entry_points: dict[str, EntryPoint]
     kv_cache: KVCache
@@ -113,6 +114,7 @@ class Build(_Record):
 
     schema_version: int
     target: str
+    program_sha256: str  # of the program.mlir that it was compiled from
     key: str  # hash of program, flags, versions and kernel sources
     flags: tuple[str, ...]
     versions: dict[str, str]
@@ -143,8 +145,17 @@ class Bundle:
         """The weights archive."""
         return self.path / WEIGHTS
 
+    def program_text(self) -> str:
+        """The portable StableHLO; StrixhloError when it is not what export wrote."""
+        data = self.program.read_bytes()
+        if hashlib.sha256(data).hexdigest() != self.manifest.program_sha256:
+            raise StrixhloError(f"{self.program}: was changed after the export; export the bundle again")
+        return data.decode()
+
     def target_dir(self, target: str) -> Path:
         """Where `compile --target` puts its program: "cpu:x86-64-v3" -> cpu-x86-64-v3."""
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.:-]*", target):
+            raise StrixhloError(f"{target!r} is no target; see `strixhlo compile --help`")
         return self.path / target.replace(":", "-")
 
 
@@ -159,6 +170,9 @@ def open_bundle(path: Path) -> Bundle:
             raise StrixhloError(
                 f"{path}: the bundle is not whole, {file.relative_to(path)} is missing; export it again"
             )
+    kinds = {e.kind for e in manifest.entry_points.values()}
+    if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds:
+        raise StrixhloError(f"{path / MANIFEST}: entry points are missing; export the bundle again")
     size = bundle.weights.stat().st_size
     if size != manifest.weights_bytes:
         raise StrixhloError(
@@ -184,8 +198,8 @@ def read_record(path: Path, kind: type[_R], what: str) -> _R:
         raw = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise StrixhloError(f"{path.parent}: not a whole {what}, {path.name} is missing") from None
-    except (OSError, ValueError) as error:
-        raise StrixhloError(f"{path}: cannot be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StrixhloError(f"{path}: cannot be read ({error}); make the {what} again") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise StrixhloError(
@@ -200,7 +214,8 @@ def read_record(path: Path, kind: type[_R], what: str) -> _R:
         return kind.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        raise StrixhloError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"]))
+        raise StrixhloError(f"{path}: {where}: {first['msg']}; make the {what} again") from None
 
 
 def write_record(path: Path, record: BaseModel) -> None:
@@ -208,58 +223,7 @@ def write_record(path: Path, record: BaseModel) -> None:
     atomic_write(path, (json.dumps(record.model_dump(mode="json"), indent=1) + "\n").encode())
 
 
-def atomic_write(path: Path, data: bytes) -> None:
-    """Temporary name, sync, rename."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-@contextmanager
-def replaced_directory(path: Path, marker: str) -> Iterator[Path]:
-    """Yields a temporary sibling folder that becomes `path` when the block ends without an error.
-
-    An existing `path` is replaced only when it holds `marker` (it is one of ours) or is empty.
-    """
-    if path.exists() and not (path / marker).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise StrixhloError(f"{path}: exists and is not a strixhlo folder (no {marker}); choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
-    temporary.mkdir()
-    try:
-        yield temporary
-        for folder, _, files in os.walk(temporary):
-            for name in files:
-                _sync(Path(folder) / name)
-            _sync(Path(folder))
-        old = path.with_name(f".{path.name}.old-{uuid.uuid4().hex[:8]}")
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-        _sync(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise StrixhloError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,56 +6,23 @@ Rooms are imported inside the commands, so that `run` needs neither JAX nor the 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from .bundle import open_bundle
+from .command_group import Commands, Output, Progress
+from .doctor_command import doctor
 from .errors import StrixhloError
 from .progress import export_progress, spinner
 
-stderr = Console(stderr=True, highlight=False)
-
-
-class Commands(click.Group):
-    """Shows what a user can act on as one line; a stack trace only when STRIXHLO_DEBUG asks for it."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            check_platform()
-            return super().invoke(ctx)
-        except StrixhloError as error:
-            fail(str(error), 2)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to say
-            sys.exit(0)
-        except KeyboardInterrupt:
-            fail("interrupted", 130)
-        except (OSError, MemoryError) as error:
-            if os.environ.get("STRIXHLO_DEBUG"):
-                raise
-            fail(f"{type(error).__name__}: {error}", 2)
-
-
-def fail(message: str, code: int) -> None:
-    """One line on standard error, and the exit code."""
-    click.echo(f"strixhlo: {' '.join(message.split())}", err=True)
-    sys.exit(code)
-
-
-def check_platform() -> None:
-    """Linux on x86-64 is what strixhlo supports."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise StrixhloError(
-            f"{platform.system()} on {platform.machine()} is not supported yet; strixhlo runs on Linux x86-64"
-        )
+stderr = Progress()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -97,7 +64,7 @@ def export(source: str, out: Path | None, context: int | None, dtype: str, kv_dt
     from .export.checkpoint.checkpoint import open_checkpoint
     from .export.export import export_checkpoint
 
-    out = out or Path("artifacts") / Path(source.rstrip("/")).name.removesuffix(".gguf")
+    out = out or Path("artifacts") / _name(source)
     with export_progress(stderr) as progress:
         progress.stage(f"opening {source}", 0)
         checkpoint = open_checkpoint(source)
@@ -107,6 +74,12 @@ def export(source: str, out: Path | None, context: int | None, dtype: str, kv_dt
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))
     else:
         click.echo(f"{out}: {m.family}, {m.weights_bytes / 1e6:.0f} MB of weights, context {m.context}")
+
+
+def _name(source: str) -> str:
+    """The bundle's name for a path or a hub id."""
+    path = Path(source)
+    return (path.resolve() if path.exists() else path).name.removesuffix(".gguf")
 
 
 @main.command("compile")
@@ -141,7 +114,7 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
         click.echo(result.build.model_dump_json(indent=1))
         return
     state = "compiled" if result.fresh else "up to date"
-    calls = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in result.build.report.items())
+    calls = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in result.build.report.items() if isinstance(v, int))
     click.echo(f"{bundle}: {target} {state}, {result.build.vmfb_bytes / 1e3:.0f} kB ({calls})")
 
 
@@ -164,6 +137,7 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
 @click.option(
     "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."
 )
+@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 @click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
 def run(
     bundle: Path,
@@ -174,6 +148,7 @@ def run(
     raw: bool,
     ignore_eos: bool,
     token_ids: bool,
+    memory_budget: str | None,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -183,8 +158,10 @@ def run(
     """
     from .runtime.engine import Engine
     from .runtime.generate import generate
+    from .runtime.memory import budget_record
     from .runtime.program import Program
     from .runtime.sampling import SamplingParams
+    from .runtime.sizes import parse_size, size
     from .runtime.tokenizer import load_tokenizer
 
     params = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
@@ -192,21 +169,24 @@ def run(
         raise StrixhloError("--system needs the chat template; leave out --raw")
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}] if system else []
     ids = tokenizer.encode(text) if raw else tokenizer.encode_chat([*messages, {"role": "user", "content": text}])
     quiet = as_json or token_ids
-    with Program(opened, target, threads) as program:
-        engine = Engine(program)
 
-        def show(piece: str) -> None:
-            if not quiet:
-                click.echo(piece, nl=False)
+    def show(piece: str) -> None:
+        if not quiet:
+            click.echo(piece, nl=False)
 
+    with (
+        Program(opened, target, threads, parse_size(memory_budget) if memory_budget else None) as program,
+        closing(Engine(program)) as engine,
+    ):
         result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
-        engine.close()
+        budget, peak = program.budget, program.peak()
     if as_json:
-        click.echo(json.dumps(generation_record(ids, result), ensure_ascii=False))
+        record = generation_record(ids, result) | {"memory": budget_record(budget) | {"peak": asdict(peak)}}
+        click.echo(json.dumps(record, ensure_ascii=False))
     elif token_ids:
         click.echo(" ".join(str(t.id) for t in result.tokens))
     else:
@@ -220,6 +200,17 @@ def run(
         f"[dim]{result.prompt_tokens} prompt tokens at {result.prefill_rate:.1f} tok/s{decode}"
         f" ({result.finish}{f', seed {result.seed}' if params.temperature else ''})[/dim]"
     )
+    left = "memory left unknown" if budget.left is None else f"{size(budget.left)} left of {size(budget.amount or 0)}"
+    stderr.print(f"[dim]memory: {size(budget.needed)} planned, {left}; peak {peak}[/dim]", soft_wrap=True)
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise StrixhloError("-p - reads the prompt from standard input, which is closed")
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise StrixhloError(f"standard input is not UTF-8 text (byte {error.start}); convert it first") from None
 
 
 def generation_record(prompt: Sequence[int], result: Any) -> dict[str, Any]:
@@ -271,8 +262,11 @@ def compare(
     gguf = source or Path(opened.manifest.source)
     if opened.manifest.container != "gguf" and source is None:
         raise StrixhloError(f"{bundle}: was not made from a GGUF file; name one for {native} with --source")
-    with spinner(stderr, "comparing") as say, Program(opened, target, threads) as program:
-        engine = Engine(program)
+    with (
+        spinner(stderr, "comparing") as say,
+        Program(opened, target, threads) as program,
+        closing(Engine(program)) as engine,
+    ):
         result = compare_with_llama_cpp(
             engine,
             load_tokenizer(bundle),
@@ -283,27 +277,46 @@ def compare(
             repeats=repeats,
             say=say,
         )
-        engine.close()
     if as_json:
         click.echo(json.dumps(result.record(), indent=1))
     else:
         from .comparison_table import comparison_table
 
-        Console(highlight=False).print(comparison_table(result))
+        Output().print(comparison_table(result))
 
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Also read all files, and hold their SHA-256 against the records.")
+@click.option("--memory", is_flag=True, help="What it needs, line by line, and whether this or a named machine has it.")
+@click.option("--machine", multiple=True, help="With --memory: a machine by name, in place of this one; `all` is all.")
+@click.option("--target", help="With --memory: the compiled program. Default: cpu; rocm for a named machine.")
+@click.option("--context", type=click.IntRange(min=1), help="With --memory: positions of each sequence.")
+@click.option("--parallel", type=click.IntRange(min=1), default=1, help="With --memory: sequences at a time.")
+@click.option("--memory-budget", help="With --memory: hold it against this, such as 24G.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def inspect(bundle: Path, as_json: bool) -> None:
+def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: Any) -> None:
     """What is in a bundle: model, weights, KV cache, entry points, custom ops, compiled targets."""
-    from .inspection import bundle_record, bundle_table
+    from .inspection import bundle_record, bundle_table, verify_bundle
 
-    record = bundle_record(open_bundle(bundle))
+    opened = open_bundle(bundle)
+    if memory:
+        from .memory_table import show_budgets
+
+        show_budgets(opened, as_json=as_json, **budget)
+        return
+    record = bundle_record(opened)
+    if verify:
+        with spinner(stderr, f"verifying {bundle}"):
+            verify_bundle(opened)
+        record["verified"] = True
     if as_json:
         click.echo(json.dumps(record, indent=1))
     else:
-        Console(highlight=False).print(bundle_table(record))
+        Output().print(bundle_table(record))
+
+
+main.add_command(doctor)
 
 
 if __name__ == "__main__":

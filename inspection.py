@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from .bundle import BUILD, VMFB, Build, Bundle, read_record
+from .bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
+from .errors import StrixhloError
 
 
 def bundle_record(bundle: Bundle) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def bundle_record(bundle: Bundle) -> dict[str, Any]:
     record["parameters"] = len(m.parameters)
     record["kv_cache"]["bytes"] = m.kv_cache.bytes
     record["entry_points"] = {n: f"{e.kind}, {e.rows} rows" for n, e in m.entry_points.items()}
-    builds = [read_record(path, Build, "build") for path in sorted(bundle.path.glob(f"*/{BUILD}"))]
+    builds = _builds(bundle)
     record["builds"] = {
         b.target: {
             "bytes": b.vmfb_bytes,
@@ -28,6 +29,23 @@ def bundle_record(bundle: Bundle) -> dict[str, Any]:
         for b in builds
     }
     return record
+
+
+def _builds(bundle: Bundle) -> list[Build]:
+    """The builds that are there; folders with a dot are still being written, or left over."""
+    paths = [p for p in sorted(bundle.path.glob(f"*/{BUILD}")) if not p.parent.name.startswith(".")]
+    return [read_record(path, Build, "build") for path in paths]
+
+
+def verify_bundle(bundle: Bundle) -> None:
+    """Read program, weights and builds whole; StrixhloError for the first one that is not what was written."""
+    bundle.program_text()
+    if sha256_file(bundle.weights) != bundle.manifest.weights_sha256:
+        raise StrixhloError(f"{bundle.weights}: damaged (its SHA-256 is not the manifest's); export the bundle again")
+    for build in _builds(bundle):
+        vmfb = bundle.target_dir(build.target) / VMFB
+        if not vmfb.is_file() or sha256_file(vmfb) != build.vmfb_sha256:
+            raise StrixhloError(f"{vmfb}: damaged or missing; compile for {build.target} again")
 
 
 def bundle_table(record: dict[str, Any]) -> Table:
@@ -53,6 +71,8 @@ def bundle_table(record: dict[str, Any]) -> Table:
     for target, build in record["builds"].items():
         state = "" if build["whole"] else ", not whole: compile again"
         table.add_row(target, f"{build['bytes'] / 1e3:.0f} kB, {build['activations']} activations{state}")
+    if record.get("verified"):
+        table.add_row("verified", "program, weights and builds are as they were written")
     if not record["builds"]:
         table.add_row("targets", "none compiled yet")
     return table

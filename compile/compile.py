@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,18 +21,17 @@ from ..bundle import (
     Build,
     Bundle,
     read_record,
-    replaced_directory,
     sha256_file,
     write_record,
 )
 from ..cpu_features import required_flags
-from ..custom_kernels.cpu.rules import cpu_rules
-from ..custom_kernels.toolchain import build_cpu_object, kernel_sources_hash
 from ..errors import StrixhloError
-from .cpu_executable import CpuExecutable
-from .iree_compile import executable_target, iree_compile
-from .lower import append, composites_to_custom_calls, custom_calls_to_dispatches
+from ..replacement import replaced_directory
+from .iree_compile import iree_compile
+from .lower import composites_to_custom_calls, custom_calls_to_dispatches
 from .parameters import bind_parameters
+from .report import program_report
+from .target_kernels import kernel_executable, kernels_hash, lowering_rules
 from .targets import Target
 
 ACTIVATIONS = ("int8", "f32")
@@ -55,32 +55,35 @@ def compile_bundle(
 ) -> Result:
     """Compile the bundle's program for a target, unless an equal build is there.
 
-    activations: "f32", or "int8" (rounded to 8 bits per 32 columns before each quantized matmul, as llama.cpp does).
+    activations: "f32", or "int8" (rounded to 8 bits per 32 columns before each quantized matmul, as llama.cpp does),
+    which only the CPU's kernels do: other targets are float32.
     """
     if activations not in ACTIVATIONS:
         raise StrixhloError(f"activations {activations!r} are not known; choose one of {', '.join(ACTIVATIONS)}")
+    if target.kind != "cpu":
+        activations = "f32"
     folder = bundle.target_dir(target.name)
+    text = bundle.program_text()
     versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
     key = build_key(bundle, target, activations, versions)
     if keep_intermediates is None and (build := _current(folder, key)):
         return Result(build, fresh=False)
-    say("building kernels")
-    kernels = build_cpu_object(target.cpu, target.cpu_features)
-    say("lowering custom ops")
-    program, report = lower_program(bundle.program.read_text("utf-8"), target, activations, kernels, keep_intermediates)
-    say("compiling with IREE")
-    with replaced_directory(folder, BUILD) as temporary:
-        flags = list(target.iree_flags)
-        if keep_intermediates:
-            flags.append(f"--dump-compilation-phases-to={keep_intermediates}")
-        iree_compile(program, flags, temporary / VMFB)
+    with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
+        say("building kernels, lowering custom ops")
+        lowered = lower_program(text, target, activations, keep_intermediates)
+        say("compiling with IREE")
+        phases = keep_intermediates or Path(scratch)
+        flags = [*target.iree_flags, f"--dump-compilation-phases-to={phases}"]
+        iree_compile(lowered.program, flags, temporary / VMFB)
+        report = lowered.report | program_report(temporary / VMFB, lowered.kernels, phases)
         build = Build(
             schema_version=SCHEMA_VERSION,
             target=target.name,
+            program_sha256=bundle.manifest.program_sha256,
             key=key,
             flags=target.iree_flags,
             versions=versions,
-            cpu_features=required_flags(target.cpu, target.cpu_features),
+            cpu_features=required_flags(target.cpu, target.cpu_features) if target.cpu else (),
             activations=activations,
             vmfb_sha256=sha256_file(temporary / VMFB),
             vmfb_bytes=(temporary / VMFB).stat().st_size,
@@ -93,36 +96,52 @@ def compile_bundle(
 def build_key(bundle: Bundle, target: Target, activations: str, versions: dict[str, str]) -> str:
     """Hash of all that a build depends on: program, flags, versions, kernel sources."""
     parts = [bundle.manifest.program_sha256, target.iree_flags, target.cpu, target.cpu_features, activations, versions]
-    return hashlib.sha256(json.dumps([*parts, kernel_sources_hash("cpu")]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([*parts, target.device, kernels_hash(target)]).encode()).hexdigest()
 
 
 def _current(folder: Path, key: str) -> Build | None:
     """The build that is there, if it is whole and has this key."""
     if not (folder / BUILD).is_file() or not (folder / VMFB).is_file():
         return None
-    build = read_record(folder / BUILD, Build, "build")
+    try:
+        build = read_record(folder / BUILD, Build, "build")
+    except StrixhloError:  # damaged, or of another schema: it is made again
+        return None
     return build if build.key == key and sha256_file(folder / VMFB) == build.vmfb_sha256 else None
 
 
-def lower_program(
-    text: str, target: Target, activations: str, kernels: Path, keep: Path | None
-) -> tuple[str, dict[str, Any]]:
-    """Portable StableHLO -> what iree-compile gets, in generic form; and the report of what was lowered."""
-    rules = cpu_rules(fast=activations == "int8")
+@dataclass(frozen=True)
+class Lowered:
+    """What iree-compile gets, in generic form; the kernels' object that it names; and what was lowered."""
+
+    program: str
+    kernels: Path | None
+    report: dict[str, Any]
+
+
+def lower_program(text: str, target: Target, activations: str, keep: Path | None) -> Lowered:
+    """Portable StableHLO -> the program for a target. keep: a folder for what lies between, and for the kernels."""
+    rules = lowering_rules(target, activations)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
-        shutil.copy(kernels, keep / kernels.name)
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         bind_parameters(module)
         calls = composites_to_custom_calls(module, rules)
         if keep:
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())
-        executable = CpuExecutable(kernels, executable_target(target.iree_flags))
-        dispatches = custom_calls_to_dispatches(module, rules, executable.export)
-        append(module, executable.text())
+        kernels, dispatches = None, 0
+        if rules:
+            executable = kernel_executable(target)
+            dispatches = custom_calls_to_dispatches(module, rules, executable.export)
+            executable.add_to(module)
+            kernels = executable.object_path
+        if target.device:
+            module.operation.attributes["hal.device.targets"] = ir.Attribute.parse(f"[{target.device}]")
         module.operation.verify()
         program = module.operation.get_asm(print_generic_op_form=True)
         if keep:
             (keep / "lowered.mlir").write_text(module.operation.get_asm())
-    return program, {"custom_calls": calls, "kernel_dispatches": dispatches}
+    if keep and kernels:
+        shutil.copy(kernels, keep / kernels.name)
+    return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches})

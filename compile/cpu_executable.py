@@ -13,6 +13,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from ..custom_kernels.ops.launch import Launch
+from .lower import append
 
 EXECUTABLE = "strixhlo_kernels"
 
@@ -34,6 +35,10 @@ class CpuExecutable:
             name = f"{launch.symbol}_{len(self.shims)}"
             self.shims[key] = (name, _shim(name, launch, bindings))
         return f"@{EXECUTABLE}::@{self.shims[key][0]}"
+
+    def add_to(self, module: ir.Module) -> None:
+        """Put the executable at the end of a module."""
+        append(module, self.text())
 
     def text(self) -> str:
         """The executable as MLIR text."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import iree.compiler
 from iree.compiler import ir
 
+from ..end_with_parent import ends_with_parent
 from ..errors import StrixhloError
 
+_DISK_IS_FULL = ("No space left on device", "Bus error")  # the linker writes through a mapping, and gets the latter
 _EMPTY = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"
 
 
@@ -33,7 +37,21 @@ def executable_target(flags: Sequence[str]) -> str:
 def run(source: str, arguments: Sequence[str]) -> str:
     """Standard output of iree-compile with `source` on standard input."""
     tool = Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile"
-    result = subprocess.run([str(tool), "-", *arguments], input=source, text=True, capture_output=True, check=False)
+    result = subprocess.run(
+        ends_with_parent([str(tool), "-", *arguments]),
+        input=source,
+        encoding="utf-8",
+        errors="replace",
+        capture_output=True,
+        check=False,
+    )
+    if result.returncode < 0:
+        name = signal.Signals(-result.returncode).name
+        raise StrixhloError(f"iree-compile was ended by {name}; free some memory, or report the program as a bug")
+    if result.returncode and any(sign in result.stderr for sign in _DISK_IS_FULL):
+        raise StrixhloError(
+            f"iree-compile: no space left on device; free some where the bundle is, or in {tempfile.gettempdir()}"
+        )
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if "error:" in line] or result.stderr.splitlines()[-1:]
         reason = lines[0].strip() if lines else f"it ended with code {result.returncode}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def write_archive(
     header, offsets, size = _layout(tensors)
     digest = hashlib.sha256()
     with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, len(header) + size)  # a disk that is too full says so now
         for piece in _pieces(header, groups, offsets, size):
             file.write(piece)
             digest.update(piece)

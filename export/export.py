@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from ..bundle import (
     MANIFEST,
@@ -19,14 +20,15 @@ from ..bundle import (
     Manifest,
     SourceFile,
     open_bundle,
-    replaced_directory,
     sha256_file,
     write_record,
 )
 from ..errors import StrixhloError
 from ..progress import Stages
+from ..replacement import replaced_directory
 from .archive import write_archive
-from .checkpoint.contents import Checkpoint
+from .checkpoint.contents import Checkpoint, Tensor
+from .config_values import count, wrong
 from .models import Model, model_from_config
 from .stored_weights import StoredWeight, stored_weights
 from .trace import Kind, Traced, trace
@@ -40,6 +42,7 @@ ENTRIES: dict[str, tuple[Kind, int]] = {
 }
 BLOCK_SIZE = 16  # rows of a KV block
 DEFAULT_CONTEXT = 4096
+MAX_CONTEXT = 1 << 20  # bounds the rotary tables, which are weights
 KV_DTYPES = ("f16", "f32")
 # Buffers that some checkpoints carry beside their weights.
 NOT_WEIGHTS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
@@ -53,26 +56,62 @@ def export_checkpoint(
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
     kv_dtype: f16 or f32.
     """
-    model = model_from_config(checkpoint.config)
-    kv = _kv_cache(model, _context(checkpoint, context), kv_dtype)
-    weights = stored_weights(checkpoint, model.tables(kv.rows), dtype)
-    progress.stage("tracing", 0)
-    traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
-    unused = sorted(n for n in weights if n not in traced.used and not NOT_WEIGHTS.search(n))
-    if unused:
-        raise StrixhloError(
-            f"{checkpoint.source}: {len(unused)} tensors have no place in a {checkpoint.config['model_type']} model,"
-            f" the first is {unused[0]}"
-        )
-    used = {name: w for name, w in weights.items() if name in traced.used}
+    try:
+        model = model_from_config(checkpoint.config)
+        kv = _kv_cache(model, _context(checkpoint.config, context), kv_dtype)
+    except StrixhloError as error:
+        raise StrixhloError(f"{checkpoint.source}: {error}") from None
+    tensors = _expected_tensors(checkpoint, model)
+    weights = stored_weights(tensors, model.tables(kv.rows), dtype)
+    _check_place(checkpoint, out)
     with replaced_directory(out, MANIFEST) as folder:
-        _write(folder, out.name, checkpoint, model, kv, used, traced, progress)
+        progress.stage("tracing", 0)
+        traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
+        used = {name: w for name, w in weights.items() if name in traced.used}
+        _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress)
     return open_bundle(out)
 
 
-def _context(checkpoint: Checkpoint, wanted: int | None) -> int:
+def _expected_tensors(checkpoint: Checkpoint, model: Model) -> dict[str, Tensor]:
+    """The checkpoint's tensors that the model reads: none missing, each of the configured shape, none left over."""
+    expected: dict[str, Tensor] = {}
+    for name, shape in model.shapes():  # the first one missing ends this, whatever number of layers is configured
+        tensor = checkpoint.tensors.get(name)
+        if tensor is None:
+            why = f"num_hidden_layers = {model.layers}" if ".layers." in name else "the configuration"
+            raise StrixhloError(
+                f"{checkpoint.source}: tensor {name} is missing, which {why} asks for; download it again"
+            )
+        if tensor.shape != shape:
+            raise StrixhloError(
+                f"{checkpoint.source}: tensor {name} has shape {list(tensor.shape)} where the configuration makes it"
+                f" {list(shape)}; weights and configuration are not of one model"
+            )
+        expected[name] = tensor
+    left_over = sorted(n for n in checkpoint.tensors if n not in expected and not NOT_WEIGHTS.search(n))
+    if left_over:
+        raise StrixhloError(
+            f"{checkpoint.source}: {len(left_over)} tensors have no place in a {checkpoint.config['model_type']} model,"
+            f" the first is {left_over[0]}"
+        )
+    return expected
+
+
+def _check_place(checkpoint: Checkpoint, out: Path) -> None:
+    """Writing a bundle replaces the whole folder: it must be a bundle's, and the checkpoint must not be in it."""
+    inside = [f for f in checkpoint.files if (f.parent.resolve() / f.name).is_relative_to(out.resolve())]
+    if inside:
+        raise StrixhloError(f"{out}: holds the checkpoint {inside[0].name}, which would be lost; choose another --out")
+    manifest = out / MANIFEST
+    if manifest.is_file() and b'"schema_version"' not in manifest.read_bytes():
+        raise StrixhloError(f"{out}: its {MANIFEST} is not a bundle's; choose another --out, or remove it")
+
+
+def _context(config: Mapping[str, Any], wanted: int | None) -> int:
     """The context in positions, a multiple of the block size."""
-    limit = int(checkpoint.config.get("max_position_embeddings") or DEFAULT_CONTEXT)
+    limit = min(count(config, "max_position_embeddings", DEFAULT_CONTEXT), MAX_CONTEXT)
+    if limit < BLOCK_SIZE:
+        raise wrong("max_position_embeddings", limit, f"at least {BLOCK_SIZE}")
     context = min(limit, DEFAULT_CONTEXT) if wanted is None else wanted
     if context < BLOCK_SIZE or context > limit:
         raise StrixhloError(f"context {context} is not possible: this model takes {BLOCK_SIZE} to {limit} positions")

@@ -12,7 +12,7 @@ import numpy as np
 from ..custom_kernels.ops.formats import FORMATS
 from ..errors import StrixhloError
 from .archive import DTYPES, ArchiveGroup, dtype_name
-from .checkpoint.contents import Checkpoint, Tensor
+from .checkpoint.contents import Tensor
 from .layers.weights import DENSE, Weight
 
 DENSE_DTYPES = ("f32", "f16", "bf16")
@@ -40,15 +40,17 @@ class StoredWeight:
         )
 
 
-def stored_weights(checkpoint: Checkpoint, tables: Mapping[str, np.ndarray], dtype: str) -> dict[str, StoredWeight]:
-    """Every tensor of the checkpoint, and the tables that the model computes.
+def stored_weights(
+    tensors: Mapping[str, Tensor], tables: Mapping[str, np.ndarray], dtype: str
+) -> dict[str, StoredWeight]:
+    """The model's tensors, and the tables that it computes.
 
     dtype: how matrices that are not quantized are stored: "auto" (as they are) or one of `DENSE_DTYPES`. Vectors
     (norms, biases) are small and stored in float32.
     """
     if dtype not in ("auto", *DENSE_DTYPES):
         raise StrixhloError(f"dtype {dtype!r} is not known; choose auto, {', '.join(DENSE_DTYPES)}")
-    weights = {name: _stored(tensor, dtype) for name, tensor in checkpoint.tensors.items()}
+    weights = {name: _stored(tensor, dtype) for name, tensor in tensors.items()}
     for name, table in tables.items():
         weights[name] = StoredWeight("f32", table.shape[-1], {DENSE: (table.shape, "f32")}, _constant(table))
     return weights

@@ -47,10 +47,9 @@ def trace(
     def program(weights: Mapping[str, Weight], arguments: Mapping[str, Any]) -> Any:
         return {name: function(weights, *arguments[name]) for name, function in functions.items()}
 
-    # Unused weights must not become arguments: trace once to see which are read, then with these alone.
+    # Unused weights must not become arguments: trace to see which are read, then again if that was not all of them.
     jax.eval_shape(program, weights, arguments)
     read = {name: weights[name] for name in sorted(used)}
-    jax.clear_caches()
     text = jax.jit(program, keep_unused=True).lower(read, arguments).as_text()
     leaves, _ = jax.tree_util.tree_flatten_with_path(read)
     names = [_parameter_name(path) for path, _ in leaves]

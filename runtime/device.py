@@ -42,6 +42,9 @@ class Device:
     def __init__(self, kind: str, threads: int | None) -> None:
         driver, needs = DRIVERS[kind]
         self.on_host = kind == "cpu"
+        # IREE's Vulkan driver reads no file descriptors, and takes whole pages of host memory only.
+        self.maps_files = kind in ("cpu", "vulkan")
+        self._imports = kind in ("rocm", "cuda")
         if threads is not None and self.on_host:
             rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         try:
@@ -74,7 +77,19 @@ class Device:
         """A copy of a buffer on the host."""
         if self.on_host:
             return np.array(view.map().asarray(spec.shape, DTYPES[spec.dtype]))
-        return np.array(rt.DeviceArray(self.hal, view).to_host())
+        if self._imports:
+            return np.array(rt.DeviceArray(self.hal, view).to_host())
+        source = view.get_buffer()
+        staging = self.hal.allocator.allocate_buffer(
+            rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE,
+            rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED,
+            source.byte_length(),
+        )
+        semaphore = self.hal.create_semaphore(0)
+        done = rt.HalFence.create_at(semaphore, 1)
+        self.hal.queue_copy(source, staging, rt.HalFence.create_at(semaphore, 0), done)
+        done.wait()
+        return np.array(staging.map().asarray(list(spec.shape), DTYPES[spec.dtype]))
 
 
 class Weights:

@@ -19,7 +19,13 @@ class Engine:
         manifest = program.bundle.manifest
         entries = manifest.entry_points
         pools = next(iter(entries.values())).inputs[-2:]
-        self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
+        try:
+            self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
+        except (RuntimeError, ValueError, MemoryError):
+            raise StrixhloError(
+                f"the device has no room for a KV cache of {manifest.kv_cache.bytes / 1e9:.1f} GB;"
+                " export with a smaller --context"
+            ) from None
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._score = next(name for name, e in entries.items() if e.kind == "score")
         self.context = manifest.context
@@ -88,4 +94,7 @@ class Engine:
             )
         bad = [t for t in tokens if not 0 <= t < self.vocab_size]
         if bad:
-            raise StrixhloError(f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}")
+            raise StrixhloError(
+                f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}: the tokenizer has tokens that the"
+                " model lacks; change the prompt"
+            )

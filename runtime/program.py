@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,9 @@ from ..bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
 from .device import Device, Weights
+from .device_pool import device_pool
+from .memory import memory_budget, require_fit
+from .peak import Peak, peak_memory
 
 SCOPE = "model"
 
@@ -25,13 +29,15 @@ def read_build(bundle: Bundle, target: str) -> Build:
             f"{bundle.path}: not compiled for {target}; run `strixhlo compile {bundle.path} --target {target}`"
         )
     build = read_record(folder / BUILD, Build, "build")
-    again = f"run `strixhlo compile {bundle.path} --target {target}` again"
+    again = _again(bundle, target)
     if build.target != target:
         raise StrixhloError(f"{folder}: built for {build.target}, not for {target}; {again}")
     if not (folder / VMFB).is_file():
         raise StrixhloError(f"{folder}: the build is not whole, {VMFB} is missing; {again}")
     if sha256_file(folder / VMFB) != build.vmfb_sha256:
         raise StrixhloError(f"{folder / VMFB}: is not the file that {BUILD} describes; {again}")
+    if build.program_sha256 != bundle.manifest.program_sha256:
+        raise StrixhloError(f"{folder}: compiled from another program than this bundle's; {again}")
     missing = sorted(set(build.cpu_features) - cpuinfo_flags())
     if missing:
         raise StrixhloError(
@@ -41,28 +47,52 @@ def read_build(bundle: Bundle, target: str) -> Build:
     return build
 
 
+def _again(bundle: Bundle, target: str) -> str:
+    return f"run `strixhlo compile {bundle.path} --target {target}` again"
+
+
 class Program:
     """One loaded program. IREE's objects must go before the device they use, so close it, or use it in a `with`."""
 
-    def __init__(self, bundle: Bundle, target: str, threads: int | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, target: str, threads: int | None = None, memory_limit: int | None = None
+    ) -> None:
+        """memory_limit: bytes that it may take of the device, in place of what the device has left."""
         self.bundle = bundle
         self.build = read_build(bundle, target)
-        self.device = Device(self.build.target.partition(":")[0], threads)
-        instance = rt.VmInstance()
-        self._weights = Weights(bundle.weights, bundle.manifest.parameters, in_place=self.device.on_host)
+        kind = self.build.target.partition(":")[0]
+        self.budget = memory_budget(bundle.manifest, self.build, kind, device_pool(kind), limit=memory_limit)
+        require_fit(self.budget, str(bundle.path))
+        self.device = Device(kind, threads)
+        self._context: Any = None
+        self._functions: dict[str, Any] = {}
         try:
-            module = rt.VmModule.mmap(instance, str(bundle.target_dir(target) / VMFB))
+            self._weights = Weights(bundle.weights, bundle.manifest.parameters, in_place=self.device.maps_files)
+            self._load(bundle, target)
+            self._weights.loaded()
+        except BaseException as error:
+            clear_frames(error.__traceback__)
+            self.device.close()
+            raise
+
+    def _load(self, bundle: Bundle, target: str) -> None:
+        """Set the context and its functions."""
+        instance = rt.VmInstance()
+        try:
+            # Not VmModule.mmap, which opens the file for writing too: bundles may be read-only.
+            module = rt.VmModule.copy_buffer(instance, (bundle.target_dir(target) / VMFB).read_bytes())
             modules = [
                 rt.create_hal_module(instance, self.device.hal),
                 rt.create_io_parameters_module(instance, self._weights.provider(SCOPE)),
                 module,
             ]
-            self._context: Any = rt.VmContext(instance, modules)
-            self._functions: dict[str, Any] = {n: module.lookup_function(n) for n in bundle.manifest.entry_points}
-        except (RuntimeError, ValueError) as error:
+            self._context = rt.VmContext(instance, modules)
+            self._functions = {n: module.lookup_function(n) for n in bundle.manifest.entry_points}
+        except (RuntimeError, ValueError, LookupError) as error:  # IREE maps its status codes to all of these
             reason = " ".join(str(error).split())[:300]
-            raise StrixhloError(f"{bundle.target_dir(target) / VMFB}: cannot be loaded: {reason}") from None
-        self._weights.loaded()
+            raise StrixhloError(
+                f"{bundle.target_dir(target) / VMFB}: cannot be loaded: {reason}; {_again(bundle, target)}"
+            ) from None
 
     def __enter__(self) -> Program:
         return self
@@ -70,6 +100,7 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        clear_frames(trace)  # what an interrupted call holds must not outlive the device either: it would crash
         self.close()
 
     def close(self) -> None:
@@ -78,6 +109,10 @@ class Program:
         self._context = None
         self._weights.close()
         self.device.close()
+
+    def peak(self) -> Peak:
+        """The most memory that was held so far."""
+        return peak_memory(self.device.hal)
 
     def call(self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
         """Call an entry point with host arrays, then device buffers, which are consumed.
@@ -93,6 +128,9 @@ class Program:
         for view in device:
             arguments.push_ref(view)
         results = rt.VmVariantList(len(point.outputs))
-        self._context.invoke(self._functions[entry], arguments, results)
+        try:
+            self._context.invoke(self._functions[entry], arguments, results)
+        except (RuntimeError, ValueError, LookupError, MemoryError) as error:
+            raise StrixhloError(f"{entry} failed on the device: {' '.join(str(error).split())[:300]}") from None
         views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]
         return self.device.download(point.outputs[0], views[0]), views[1:]

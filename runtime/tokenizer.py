@@ -26,12 +26,18 @@ class BundleTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """A plain prompt: the model's special tokens (BOS) are added where it wants them."""
-        return list(self.tokenizer.encode(text, add_special_tokens=True).ids)
+        return self._ids(text, add_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """A conversation, by the chat template; the template writes all special tokens itself."""
         text = render_chat(self.chat_template, messages, bos_token=self.bos_token, eos_token=self.eos_token)
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._ids(text, add_special_tokens=False)
+
+    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        except Exception as error:  # tokenizers raises bare Exceptions
+            raise StrixhloError(f"the model's tokenizer cannot encode this text: {error}") from None
 
     def token(self, token_id: int) -> str:
         """How one id is written in the vocabulary."""
@@ -51,8 +57,8 @@ def load_tokenizer(folder: Path) -> BundleTokenizer:
         tokenizer,
         bos_token=_text(config.get("bos_token")),
         eos_token=_text(config.get("eos_token")),
-        eos_ids=frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos]),
-        chat_template=template.read_text("utf-8") if template.is_file() else None,
+        eos_ids=frozenset(i for i in (eos if isinstance(eos, list) else [eos]) if isinstance(i, int)),
+        chat_template=_read(template) if template.is_file() else None,
     )
 
 
@@ -60,14 +66,22 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise StrixhloError(f"{path}: is not JSON ({error})") from None
+        value = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise StrixhloError(f"{path}: is not JSON ({error}); export the bundle again") from None
     if not isinstance(value, dict):
-        raise StrixhloError(f"{path}: holds no JSON object")
+        raise StrixhloError(f"{path}: holds no JSON object; export the bundle again")
     return value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise StrixhloError(f"{path}: is not UTF-8 text; export the bundle again") from None
 
 
 def _text(token: Any) -> str | None:
     """A token as tokenizer_config.json writes it: a string, or an object with its content."""
-    return token.get("content") if isinstance(token, dict) else token
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

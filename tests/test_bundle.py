@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strixhlo.bundle import MANIFEST, PROGRAM, WEIGHTS, Bundle, atomic_write, open_bundle, replaced_directory
+from strixhlo.bundle import MANIFEST, PROGRAM, WEIGHTS, Bundle, open_bundle
 from strixhlo.errors import StrixhloError
+from strixhlo.replacement import atomic_write, replaced_directory
 
 
 @pytest.fixture

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import StrixhloError
+from ..config_values import LIMIT
 from .gguf import GgufFile
 from .gguf_metadata import integer, numbers, real, text
 from .gguf_rope import rope_scaling
 
 ARCHITECTURES = ("llama", "gemma3")
+MAX_LAYERS = 4096  # the largest models have some 130
 
 _KNOWN_KEYS = {
     "block_count",
@@ -78,12 +80,19 @@ def _refuse_unknown_keys(file: GgufFile, architecture: str) -> None:
 
 def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
     prefix = architecture + "."
-    hidden = integer(file, prefix + "embedding_length")
-    heads = integer(file, prefix + "attention.head_count")
-    layers = integer(file, prefix + "block_count")
-    if not hidden or not heads or not layers:
-        raise StrixhloError(f"{file.path}: a model of {layers} layers, {heads} heads and width {hidden} is impossible")
-    head_dim = integer(file, prefix + "attention.key_length", hidden // heads)
+    hidden = _size(file, prefix + "embedding_length")
+    heads = _size(file, prefix + "attention.head_count")
+    kv_heads = _size(file, prefix + "attention.head_count_kv", heads)
+    layers = _size(file, prefix + "block_count")
+    if layers > MAX_LAYERS:
+        raise StrixhloError(
+            f"{file.path}: {prefix}block_count is {layers}, which is impossible; convert the model again"
+        )
+    if heads % kv_heads:
+        raise StrixhloError(f"{file.path}: {prefix}attention.head_count_kv = {kv_heads} does not divide {heads} heads")
+    if f"{prefix}attention.key_length" not in file.metadata and hidden % heads:
+        raise StrixhloError(f"{file.path}: {prefix}attention.head_count = {heads} does not divide a width of {hidden}")
+    head_dim = _size(file, prefix + "attention.key_length", hidden // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if integer(file, prefix + key, head_dim) != head_dim:
             raise StrixhloError(f"{file.path}: {prefix}{key} differs from the head size {head_dim}: not supported")
@@ -92,14 +101,14 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
         raise StrixhloError(f"{file.path}: tensor token_embd.weight is missing; download the file again")
     config: dict[str, Any] = {
         "hidden_size": hidden,
-        "intermediate_size": integer(file, prefix + "feed_forward_length"),
+        "intermediate_size": _size(file, prefix + "feed_forward_length"),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": integer(file, prefix + "attention.head_count_kv", heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "rms_norm_eps": real(file, prefix + "attention.layer_norm_rms_epsilon"),
         "rope_theta": real(file, prefix + "rope.freq_base", 10000.0),
-        "max_position_embeddings": integer(file, prefix + "context_length"),
+        "max_position_embeddings": _size(file, prefix + "context_length"),
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
@@ -110,6 +119,14 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
         if token_key in file.metadata:
             config[f"{key.removesuffix('ding')}_token_id"] = integer(file, token_key)
     return config
+
+
+def _size(file: GgufFile, key: str, default: int | None = None) -> int:
+    """A count of at least 1; without a default the key must be there."""
+    value = integer(file, key) if default is None else integer(file, key, default)
+    if not 0 < value < LIMIT:
+        raise StrixhloError(f"{file.path}: {key} is {value}, which is impossible; convert the model again")
+    return value
 
 
 def _llama(file: GgufFile) -> dict[str, Any]:

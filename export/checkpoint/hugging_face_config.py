@@ -29,7 +29,9 @@ def normalized_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
     if "quantization_config" in config or "quantization" in config:
         raise StrixhloError(f"{path}: quantized safetensors are not supported yet; use the unquantized model or a GGUF")
     parameters = config.pop("rope_parameters", None)
-    if isinstance(parameters, dict):
+    if parameters is not None:
+        if not isinstance(parameters, dict):
+            raise StrixhloError(f"{path}: rope_parameters is not an object; get the model's config.json again")
         config |= _rope_keys(parameters, path)
     scaling = config.get("rope_scaling")
     if isinstance(scaling, dict):

@@ -124,9 +124,7 @@ def _read(data: mmap.mmap, offset: int, nbytes: int, dtype: np.dtype, shape: tup
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     """(name -> {dtype, shape, data_offsets}, where the data begin) of a file that the library accepts."""
     try:
-        with safe_open(path, framework="numpy"):
-            pass
-        with path.open("rb") as file:
+        with path.open("rb") as file, safe_open(path, framework="numpy"):
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length), object_pairs_hook=partial(_without_duplicates, path))
     except (SafetensorError, OSError, ValueError) as error:

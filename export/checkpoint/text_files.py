@@ -36,6 +36,8 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StrixhloError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can spell
+        raise StrixhloError(f"{path}: cannot be written: the checkpoint's text is not valid Unicode") from error
 
 
 def write_json(path: Path, content: dict[str, Any], indent: int | None = 2) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 
@@ -24,3 +26,19 @@ def embedding(tokens: jax.Array, weight: Weight) -> jax.Array:
     if weight.format in FORMATS:
         return dequantize(FORMATS[weight.format], rows)
     return rows[DENSE].astype(jnp.float32)
+
+
+def attention_shapes(
+    prefix: str, hidden: int, heads: int, kv_heads: int, head_dim: int
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name and shape of a layer's q, k, v and output projections; prefix: "model.layers.0."."""
+    for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        yield f"{prefix}self_attn.{name}_proj.weight", (rows * head_dim, hidden)
+    yield f"{prefix}self_attn.o_proj.weight", (hidden, heads * head_dim)
+
+
+def mlp_shapes(prefix: str, hidden: int, intermediate: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name and shape of a layer's gated MLP."""
+    yield f"{prefix}mlp.gate_proj.weight", (intermediate, hidden)
+    yield f"{prefix}mlp.up_proj.weight", (intermediate, hidden)
+    yield f"{prefix}mlp.down_proj.weight", (hidden, intermediate)

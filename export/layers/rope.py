@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...errors import StrixhloError
-
-LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+from ..config_values import count, positive, shown, wrong
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,22 @@ class RopeScaling:
         """Reads the block; a kind that is not supported is an error that names it."""
         if not block:
             return cls()
+        if not isinstance(block, Mapping):
+            raise wrong("rope_scaling", block, "an object")
         kind = block.get("rope_type", block.get("type", "default"))
         if kind == "default":
             return cls()
         if kind not in ("linear", "llama3"):
-            raise StrixhloError(f"rope scaling of type {kind!r} is not supported; supported: default, linear, llama3")
-        keys = {"linear": ("factor",), "llama3": LLAMA3_KEYS}[kind]
-        missing = [k for k in keys if k not in block]
-        if missing:
-            raise StrixhloError(f"rope scaling of type {kind!r} lacks {', '.join(missing)} in config.json")
+            raise StrixhloError(
+                f"rope scaling of type {shown(kind)} is not supported; supported: default, linear, llama3"
+            )
+        factor = positive(block, "factor")
         if kind == "linear":
-            return cls(kind, float(block["factor"]))
-        low, high = float(block["low_freq_factor"]), float(block["high_freq_factor"])
-        return cls(kind, float(block["factor"]), low, high, int(block["original_max_position_embeddings"]))
+            return cls(kind, factor)
+        low, high = positive(block, "low_freq_factor"), positive(block, "high_freq_factor")
+        if low >= high:
+            raise wrong("high_freq_factor", high, f"above low_freq_factor = {low}")
+        return cls(kind, factor, low, high, count(block, "original_max_position_embeddings"))
 
 
 def inverse_frequencies(head_dim: int, base: float, scaling: RopeScaling) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from ...errors import StrixhloError
+from ..config_values import required, shown
 from ..layers.cache import Cache
 from ..layers.weights import Weights
 from . import gemma3, llama
@@ -28,6 +29,7 @@ class Model(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]: ...
     def tables(self, context: int) -> dict[str, np.ndarray]: ...
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]: ...
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array: ...
@@ -38,8 +40,8 @@ FAMILIES: dict[str, Any] = {"llama": llama.Model, "gemma3_text": gemma3.Model}
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
     """The family's model for a Hugging Face config; StrixhloError that names an unknown one."""
-    kind = config.get("model_type")
-    if kind not in FAMILIES:
-        raise StrixhloError(f"model type {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+    kind = required(config, "model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise StrixhloError(f"model type {shown(kind)} is not supported; supported: {', '.join(sorted(FAMILIES))}")
     model: Model = FAMILIES[kind].from_config(config)
     return model

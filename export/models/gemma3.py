@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from ...errors import StrixhloError
+from ..config_values import attention_heads, count, flag, positive, refuse, required, wrong
 from ..layers.cache import Cache
-from ..layers.linear import embedding, linear
+from ..layers.linear import attention_shapes, embedding, linear, mlp_shapes
 from ..layers.norm import rms_norm
 from ..layers.rope import RopeScaling, inverse_frequencies, rope, rope_table
 from ..layers.weights import Weights
-from .config import refuse, require
+
+LAYER_TYPES = ("sliding_attention", "full_attention")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Model:
     """The numbers of config.json that the computation needs."""
 
     hidden: int
+    intermediate: int
     layers: int
     heads: int
     kv_heads: int
@@ -53,31 +55,45 @@ class Model:
                 "use_bidirectional_attention": (False, None),
             },
         )
-        names = "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size rms_norm_eps"
-        hidden, layers, heads, kv_heads, head_dim, vocab, epsilon = require(config, *names.split())
-        kinds, window, global_base = require(config, "layer_types", "sliding_window", "rope_theta")
-        if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
-            raise StrixhloError(
-                f"config.json: layer_types must name {layers} layers as sliding_attention or full_attention"
-            )
+        hidden, layers = count(config, "hidden_size"), count(config, "num_hidden_layers")
+        heads, kv_heads, head_dim = attention_heads(config, hidden)
+        kinds = required(config, "layer_types")
+        if not isinstance(kinds, list) or len(kinds) != layers or any(k not in LAYER_TYPES for k in kinds):
+            raise wrong("layer_types", kinds, f"a list that names {layers} layers as {' or '.join(LAYER_TYPES)}")
         return cls(
             hidden=hidden,
+            intermediate=count(config, "intermediate_size"),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=vocab,
-            epsilon=epsilon,
-            global_base=global_base,
+            vocab_size=count(config, "vocab_size"),
+            epsilon=positive(config, "rms_norm_eps"),
+            global_base=positive(config, "rope_theta"),
             global_scaling=RopeScaling.from_config(config.get("rope_scaling")),
-            local_base=config.get("rope_local_base_freq") or 10000.0,
-            window=window,
-            sliding=tuple(k == "sliding_attention" for k in kinds),
-            scale=(config.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+            local_base=positive(config, "rope_local_base_freq", 10000.0),
+            window=count(config, "sliding_window") if LAYER_TYPES[0] in kinds else 0,
+            sliding=tuple(k == LAYER_TYPES[0] for k in kinds),
+            scale=positive(config, "query_pre_attn_scalar", head_dim) ** -0.5,
             # Gemma multiplies by 1 + weight; GGUF files hold the sum.
             norm_offset=0.0 if config.get("strixhlo_norms_include_one") else 1.0,
-            tied=bool(config.get("tie_word_embeddings", True)),
+            tied=flag(config, "tie_word_embeddings", True),
         )
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor that a checkpoint must hold."""
+        yield "model.embed_tokens.weight", (self.vocab_size, self.hidden)
+        for i in range(self.layers):
+            p = f"model.layers.{i}."
+            for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+                yield f"{p}{norm}_layernorm.weight", (self.hidden,)
+            yield from attention_shapes(p, self.hidden, self.heads, self.kv_heads, self.head_dim)
+            yield p + "self_attn.q_norm.weight", (self.head_dim,)
+            yield p + "self_attn.k_norm.weight", (self.head_dim,)
+            yield from mlp_shapes(p, self.hidden, self.intermediate)
+        yield "model.norm.weight", (self.hidden,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab_size, self.hidden)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Weights that are computed at export."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from ..config_values import attention_heads, count, flag, positive, refuse
 from ..layers.cache import Cache
-from ..layers.linear import embedding, linear
+from ..layers.linear import attention_shapes, embedding, linear, mlp_shapes
 from ..layers.norm import rms_norm
 from ..layers.rope import RopeScaling, inverse_frequencies, rope, rope_table
 from ..layers.weights import Weights
-from .config import refuse, require
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Model:
     """The numbers of config.json that the computation needs."""
 
     hidden: int
+    intermediate: int
     layers: int
     heads: int
     kv_heads: int
@@ -46,21 +47,34 @@ class Model:
                 "partial_rotary_factor": (1.0, None),
             },
         )
-        hidden, layers, heads, vocab, epsilon = require(
-            config, "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps"
-        )
+        hidden = count(config, "hidden_size")
+        heads, kv_heads, head_dim = attention_heads(config, hidden)
         return cls(
             hidden=hidden,
-            layers=layers,
+            intermediate=count(config, "intermediate_size"),
+            layers=count(config, "num_hidden_layers"),
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            vocab_size=vocab,
-            epsilon=epsilon,
-            rope_base=config.get("rope_theta") or 10000.0,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            vocab_size=count(config, "vocab_size"),
+            epsilon=positive(config, "rms_norm_eps"),
+            rope_base=positive(config, "rope_theta", 10000.0),
             rope_scaling=RopeScaling.from_config(config.get("rope_scaling")),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            tied=flag(config, "tie_word_embeddings", False),
         )
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor that a checkpoint must hold."""
+        yield "model.embed_tokens.weight", (self.vocab_size, self.hidden)
+        for i in range(self.layers):
+            p = f"model.layers.{i}."
+            yield p + "input_layernorm.weight", (self.hidden,)
+            yield from attention_shapes(p, self.hidden, self.heads, self.kv_heads, self.head_dim)
+            yield p + "post_attention_layernorm.weight", (self.hidden,)
+            yield from mlp_shapes(p, self.hidden, self.intermediate)
+        yield "model.norm.weight", (self.hidden,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab_size, self.hidden)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Weights that are computed at export."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strixhlo.bundle import BUILD, VMFB, Build, Bundle, atomic_write, open_bundle, read_record, write_record
+from strixhlo.bundle import BUILD, VMFB, Build, Bundle, open_bundle, read_record, write_record
 from strixhlo.compile.compile import Result, compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.cpu_features import host_cpu, required_flags
 from strixhlo.errors import StrixhloError
+from strixhlo.replacement import atomic_write
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program, read_build
 

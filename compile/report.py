@@ -1,0 +1,127 @@
+"""What can be said of a program without running it: registers of its kernels, work and waits of its entry points."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+
+from .hsaco import code_objects
+from .hsaco import kernels as kernels_of
+from .stream_memory import memory_of
+
+# Operations of the stream dialect that an entry point is made of when it runs.
+_COUNTED = {
+    "stream.cmd.dispatch": "dispatches",
+    "stream.cmd.copy": "copies",
+    "stream.cmd.fill": "fills",
+    "stream.cmd.execute": "submissions",
+    "stream.timepoint.await": "host_waits",
+}
+
+
+def program_report(vmfb: Path, kernels: Path | None, phases: Path) -> dict[str, Any]:
+    """What build.json keeps: `entries` (see `entry_report`), and `kernels` (see `kernel_report`) for an AMD GPU.
+
+    kernels: the object that the program's own kernels come from; phases: where the compiler dumped its phases.
+    """
+    stream = next(phases.glob("*.stream.mlir"))
+    report: dict[str, Any] = {"entries": entry_report(stream.read_text("utf-8"))}
+    if kernels and kernels.suffix == ".hsaco":
+        report["kernels"] = kernel_report(vmfb.read_bytes(), kernels.with_suffix(".s"))
+    return report
+
+
+def entry_report(stream: str) -> dict[str, dict[str, int]]:
+    """From the compiler's stream IR, what one call of each entry point does: dispatches, copies, fills, submissions and
+    host waits. A loop or a condition in an entry would make these numbers wrong, and is an error."""
+    found: dict[str, dict[str, int]] = {}
+    with ir.Context() as context:
+        context.allow_unregistered_dialects = True
+        for function in ir.Module.parse(stream).body.operations:
+            attributes = function.operation.attributes
+            if function.operation.name != "util.func" or "private" in str(attributes.get("sym_visibility", "")):
+                continue
+            counts = _count(function.operation)
+            if loops := [name for name in counts if name.startswith(("scf.", "cf."))]:
+                raise RuntimeError(f"{attributes['sym_name']}: the host decides in the middle of a step ({loops[0]})")
+            name = ir.StringAttr(attributes["sym_name"]).value
+            counted = {label: counts[operation] for operation, label in _COUNTED.items()}
+            found[name] = counted | memory_of(function.operation)
+    return found
+
+
+def _count(function: ir.Operation) -> Counter[str]:
+    counts: Counter[str] = Counter()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        counts[op.operation.name] += 1
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return counts
+
+
+def kernel_report(program: bytes, assembly: Path) -> dict[str, dict[str, Any]]:
+    """Per kernel of a rocm program (ours and the compiler's) what the code objects in the vmfb say.
+
+    `load_bytes`, for our kernels only: how many load instructions there are by bytes a lane, from the assembly that
+    they were built from. Spills, and scratch memory, are counted because they cost time that nothing else shows.
+    """
+    widths = load_widths(assembly.read_text())
+    report: dict[str, dict[str, Any]] = {}
+    for code in code_objects(program):
+        for kernel in kernels_of(code):
+            name = kernel[".name"]
+            report[name] = {
+                "vgprs": kernel[".vgpr_count"],
+                "sgprs": kernel[".sgpr_count"],
+                "lds_bytes": kernel[".group_segment_fixed_size"],
+                "scratch_bytes": kernel[".private_segment_fixed_size"],
+                "vgpr_spills": kernel[".vgpr_spill_count"],
+                "sgpr_spills": kernel[".sgpr_spill_count"],
+                "wave": kernel[".wavefront_size"],
+            }
+            if name in widths:
+                report[name]["load_bytes"] = widths[name]
+    return dict(sorted(report.items()))
+
+
+# global_load_b128, global_load_d16_hi_u8, global_load_d16_b16, buffer_load_..., of gfx11 and later
+_LOAD = re.compile(r"^\s+(?:global|flat|buffer)_load_(?:d16_)?(?:hi_)?[bui](\d+)\b")
+
+
+def load_widths(assembly: str) -> dict[str, dict[str, int]]:
+    """AMD GPU assembly -> per kernel the number of vector load instructions by bytes a lane ("16": 12, "2": 8)."""
+    found: dict[str, Counter[int]] = {}
+    current: Counter[int] = Counter()
+    for line in assembly.splitlines():
+        if label := re.match(r"^(\w+):", line):
+            current = found.setdefault(label.group(1), Counter())
+        elif load := _LOAD.match(line):
+            current[int(load.group(1)) // 8] += 1
+    return {
+        name: {str(k): v for k, v in sorted(counts.items(), reverse=True)} for name, counts in found.items() if counts
+    }
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """The report for people to read."""
+    lines = []
+    for name, entry in report.get("entries", {}).items():
+        values = ", ".join(f"{value} {label.replace('_', ' ')}" for label, value in entry.items() if value)
+        lines.append(f"  {name}: {values}")
+    table = report.get("kernels", {})
+    if table:
+        width = max(map(len, table))
+        lines.append(f"  {'kernel':{width}} VGPRs SGPRs   LDS spills scratch  loads (bytes a lane x instructions)")
+    for name, k in table.items():
+        loads = " ".join(f"{size}x{count}" for size, count in k.get("load_bytes", {}).items()) or "-"
+        spills = k["vgpr_spills"] + k["sgpr_spills"]
+        numbers = f"{k['vgprs']:5} {k['sgprs']:5} {k['lds_bytes']:5} {spills:6} {k['scratch_bytes']:7}"
+        lines.append(f"  {name:{width}} {numbers}  {loads}")
+    return lines

@@ -1,0 +1,221 @@
+// Attention of new tokens over the paged KV pools: see custom_kernels/ops/attention.py for what it computes.
+//
+// A workgroup takes up to QUERIES query vectors (row, query head) of one sequence that share a KV head, and one of
+// `splits` equal parts of the positions that they see. Its waves take turns at tiles of 32 positions: a lane scores one
+// position, then owns DIMS neighbouring dimensions of the mix. Softmax is online (Milakov and Gimelshein,
+// arXiv:1805.02867); the waves meet in local memory, the splits in `attention_combine`.
+#pragma once
+
+#include "device.h"
+
+inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE, QUERIES = 8;
+inline constexpr u32 TOGETHER = 8;  // rows of values whose loads are under way at once
+inline constexpr f32 NOTHING = -3.0e38f;  // below every score; no infinity, so that differences stay numbers
+inline constexpr f32 LOG2_E = 1.44269504088896f;
+
+struct AttentionShape {
+  u32 layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window;
+  f32 scale, softcap;
+  u32 splits;
+};
+
+template <u32 DIMS>
+struct AttentionTiles {
+  static constexpr u32 CAPACITY = DIMS * WAVE;
+  LOCAL_ARRAY static inline f32x4 q[QUERIES * CAPACITY / 4];
+  LOCAL_ARRAY static inline f32 mixed[ATTENTION_WAVES * QUERIES * CAPACITY];
+  LOCAL_ARRAY static inline f32 peak[ATTENTION_WAVES * QUERIES];
+  LOCAL_ARRAY static inline f32 total[ATTENTION_WAVES * QUERIES];
+};
+
+// COUNT neighbouring values in float32; loads of 16 bytes where there are as many.
+template <u32 COUNT, class T>
+DEVICE void load(const GLOBAL T* p, f32 (&out)[COUNT]) {
+  constexpr u32 MOST = 16 / sizeof(T), WIDTH = COUNT < MOST ? COUNT : MOST;
+  typedef T Vector __attribute__((ext_vector_type(WIDTH)));
+  UNROLL for (u32 first = 0; first < COUNT; first += WIDTH) {
+    const Vector v = *(const GLOBAL Vector*)(p + first);
+    UNROLL for (u32 i = 0; i < WIDTH; i++) out[first + i] = (f32)v[i];
+  }
+}
+
+DEVICE f32 capped(f32 score, f32 softcap) {
+  if (softcap == 0.0f) return score;
+  const f32 x = score / softcap;
+  const f32 e = exp2_fast(-2.0f * LOG2_E * __builtin_fabsf(x));  // tanh |x| = (1 - e) / (1 + e)
+  const f32 tanh = (1.0f - e) / (1.0f + e);
+  return softcap * __builtin_copysignf(tanh, x);
+}
+
+// Where one workgroup works.
+struct AttentionPlace {
+  u32 split, first_query, kv_head, sequence, queries, group;
+
+  DEVICE AttentionPlace of(const AttentionShape& s) {
+    AttentionPlace p;
+    p.group = s.q_heads / s.kv_heads;
+    p.queries = s.tokens / s.sequences * p.group;
+    const u32 tiles = ceil_div(p.queries, QUERIES);
+    u32 id = workgroup_id();
+    p.split = id % s.splits;
+    id /= s.splits;
+    p.first_query = id % tiles * QUERIES;
+    id /= tiles;
+    p.kv_head = id % s.kv_heads;
+    p.sequence = id / s.kv_heads;
+    return p;
+  }
+  __attribute__((always_inline)) bool inside(u32 i) const { return first_query + i < queries; }
+  // Row of q and of the result: token * q_heads + head.
+  __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
+    return (u64)token(s, i) * s.q_heads + kv_head * group + (first_query + i) % group;
+  }
+  __attribute__((always_inline)) u32 token(const AttentionShape& s, u32 i) const {
+    return sequence * (s.tokens / s.sequences) + (first_query + i) / group;
+  }
+};
+
+template <class T, u32 DIMS>
+DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
+                      const GLOBAL i32* positions, GLOBAL f32* out, GLOBAL f32* peaks, const AttentionShape s) {
+  using Tiles = AttentionTiles<DIMS>;
+  LOCAL f32* tile_q = (LOCAL f32*)Tiles::q;
+  const LOCAL f32x4* tile_q4 = Tiles::q;
+  const AttentionPlace place = AttentionPlace::of(s);
+  const u32 thread = thread_id(), lane = lane_id(), wave = wave_id();
+  const i32 context = (i32)(s.blocks * s.block_size);
+
+  i32 last[QUERIES], first[QUERIES];  // positions that a query sees; none when last < first
+  i32 end = -1, begin = context;      // what any of them sees
+  UNROLL for (u32 i = 0; i < QUERIES; i++) {
+    const i32 position = place.inside(i) ? positions[place.token(s, i)] : -1;
+    last[i] = smaller(position, context - 1);
+    first[i] = s.window ? larger(position - (i32)s.window + 1, 0) : 0;
+    if (last[i] >= first[i]) {
+      end = larger(end, last[i]);
+      begin = smaller(begin, first[i]);
+    }
+  }
+  if (s.splits > 1 && end >= begin) {
+    const i32 share = (i32)(ceil_div(ceil_div((u32)(end - begin + 1), s.splits), WAVE) * WAVE);
+    begin += (i32)place.split * share;
+    end = smaller(end, begin + share - 1);
+  }
+
+  UNROLL for (u32 i = 0; i < QUERIES; i++) {
+    for (u32 d = thread; d < s.head_dim; d += ATTENTION_THREADS) {
+      tile_q[i * Tiles::CAPACITY + d] = place.inside(i) ? q[place.row(s, i) * s.head_dim + d] : 0.0f;
+    }
+  }
+  barrier();
+
+  const u32 width = s.kv_heads * s.head_dim;
+  const GLOBAL T* keys = k_pool + (u64)s.layer * s.pool_rows * width + place.kv_head * s.head_dim;
+  const GLOBAL T* values = v_pool + (u64)s.layer * s.pool_rows * width + place.kv_head * s.head_dim;
+  const GLOBAL i32* table = block_table + (u64)place.sequence * s.blocks;
+  const u32 dimension = smaller(lane * DIMS, s.head_dim - DIMS);  // lanes past the end repeat the last dimensions
+
+  f32 peak[QUERIES], total[QUERIES], mixed[QUERIES][DIMS] = {};
+  UNROLL for (u32 i = 0; i < QUERIES; i++) {
+    peak[i] = NOTHING;
+    total[i] = 0.0f;
+  }
+  for (i32 tile = begin + (i32)(wave * WAVE); tile <= end; tile += (i32)ATTENTION_THREADS) {
+    const i32 position = tile + (i32)lane;
+    const u32 safe = (u32)smaller(position, end);
+    const u32 pool_row = smaller((u32)table[safe / s.block_size] * s.block_size + safe % s.block_size, s.pool_rows - 1);
+
+    f32 score[QUERIES] = {};
+    _Pragma("unroll 4") for (u32 d = 0; d < s.head_dim; d += 8) {
+      f32 key[8];
+      load<8>(keys + (u64)pool_row * width + d, key);
+      UNROLL for (u32 i = 0; i < QUERIES; i++) {
+        UNROLL for (u32 h = 0; h < 2; h++) {
+          const f32x4 query = tile_q4[(i * Tiles::CAPACITY + d) / 4 + h];
+          UNROLL for (u32 c = 0; c < 4; c++) score[i] = multiply_add(query[c], key[4 * h + c], score[i]);
+        }
+      }
+    }
+    bool seen = false;  // by any query: what nobody sees may hold anything, and 0 * NaN is NaN
+    UNROLL for (u32 i = 0; i < QUERIES; i++) {
+      const bool visible = position >= first[i] && position <= smaller(last[i], end);
+      seen = seen || visible;
+      const f32 value = visible ? capped(score[i] * s.scale, s.softcap) : NOTHING;
+      const f32 higher = larger(peak[i], maximum_over_wave(value));
+      const f32 kept = exp2_fast((peak[i] - higher) * LOG2_E);
+      score[i] = visible ? exp2_fast((value - higher) * LOG2_E) : 0.0f;
+      total[i] = multiply_add(total[i], kept, score[i]);
+      peak[i] = higher;
+      UNROLL for (u32 c = 0; c < DIMS; c++) mixed[i][c] *= kept;
+    }
+    const u32 row_or_none = seen ? pool_row : ~0u;
+    const u32 count = (u32)smaller(end - tile + 1, (i32)WAVE);
+    for (u32 first_j = 0; first_j < count; first_j += TOGETHER) {  // lanes past the count hold no row and weight 0
+      f32 value[TOGETHER][DIMS];
+      UNROLL for (u32 j = 0; j < TOGETHER; j++) {
+        const u32 row = broadcast_bits(row_or_none, first_j + j);
+        load<DIMS>(values + (u64)(row == ~0u ? 0 : row) * width + dimension, value[j]);
+        UNROLL for (u32 c = 0; c < DIMS; c++) value[j][c] = row == ~0u ? 0.0f : value[j][c];
+      }
+      UNROLL for (u32 j = 0; j < TOGETHER; j++) {
+        UNROLL for (u32 i = 0; i < QUERIES; i++) {
+          const f32 weight = broadcast(score[i], first_j + j);
+          UNROLL for (u32 c = 0; c < DIMS; c++) mixed[i][c] = multiply_add(weight, value[j][c], mixed[i][c]);
+        }
+      }
+    }
+  }
+
+  UNROLL for (u32 i = 0; i < QUERIES; i++) {
+    const u32 at = wave * QUERIES + i;
+    const f32 sum = sum_over_wave(total[i]);
+    if (lane == 0) {
+      Tiles::peak[at] = peak[i];
+      Tiles::total[at] = sum;
+    }
+    UNROLL for (u32 c = 0; c < DIMS; c++) Tiles::mixed[at * Tiles::CAPACITY + lane * DIMS + c] = mixed[i][c];
+  }
+  barrier();
+
+  for (u32 i = 0; i < QUERIES && place.inside(i); i++) {
+    f32 highest = NOTHING, sum = 0.0f, kept[ATTENTION_WAVES];
+    UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) highest = larger(highest, Tiles::peak[w * QUERIES + i]);
+    UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
+      kept[w] = exp2_fast((Tiles::peak[w * QUERIES + i] - highest) * LOG2_E);
+      sum = multiply_add(Tiles::total[w * QUERIES + i], kept[w], sum);
+    }
+    const u64 row = place.row(s, i) * s.splits + place.split;
+    const f32 factor = s.splits > 1 ? 1.0f : sum > 0.0f ? 1.0f / sum : 0.0f;
+    for (u32 d = thread; d < s.head_dim; d += ATTENTION_THREADS) {
+      f32 value = 0.0f;
+      UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
+        value = multiply_add(Tiles::mixed[(w * QUERIES + i) * Tiles::CAPACITY + d], kept[w], value);
+      }
+      out[row * s.head_dim + d] = value * factor;
+    }
+    if (s.splits > 1 && thread == 0) {
+      peaks[2 * row] = highest;
+      peaks[2 * row + 1] = sum;
+    }
+  }
+}
+
+// parts [rows, splits, head_dim] with their peaks and sums [rows, splits, 2] -> out [rows, head_dim]; a workgroup a row.
+DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, GLOBAL f32* out, u32 head_dim, u32 splits) {
+  const u64 first = (u64)workgroup_id() * splits;
+  f32 highest = NOTHING;
+  for (u32 i = 0; i < splits; i++) highest = larger(highest, peaks[2 * (first + i)]);
+  f32 sum = 0.0f;
+  for (u32 i = 0; i < splits; i++) {
+    sum = multiply_add(peaks[2 * (first + i) + 1], exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E), sum);
+  }
+  const f32 factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+  for (u32 d = thread_id(); d < head_dim; d += ATTENTION_THREADS) {
+    f32 value = 0.0f;
+    for (u32 i = 0; i < splits; i++) {
+      const f32 kept = exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E);
+      value = multiply_add(parts[(first + i) * head_dim + d], kept, value);
+    }
+    out[(u64)workgroup_id() * head_dim + d] = value * factor;
+  }
+}

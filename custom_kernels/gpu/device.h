@@ -1,0 +1,96 @@
+// What a kernel sees of the machine: one vocabulary for amdgcn (wave32), nvptx64 and, for tests, the CPU (host.h).
+// Waves have 32 lanes everywhere. Shuffles and barriers must be reached by every lane of the wave or workgroup.
+#pragma once
+
+using u8 = unsigned char;
+using i8 = signed char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i32 = int;
+using u64 = unsigned long long;
+using f16 = _Float16;
+using f32 = float;
+
+typedef u32 u32x2 __attribute__((ext_vector_type(2)));
+typedef u32 u32x4 __attribute__((ext_vector_type(4)));
+typedef f16 f16x2 __attribute__((ext_vector_type(2)));
+typedef f16 f16x4 __attribute__((ext_vector_type(4)));
+typedef f16 f16x8 __attribute__((ext_vector_type(8)));
+typedef f32 f32x2 __attribute__((ext_vector_type(2)));
+typedef f32 f32x4 __attribute__((ext_vector_type(4)));
+typedef f32 f32x8 __attribute__((ext_vector_type(8)));
+
+#define DEVICE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("unroll")
+
+inline constexpr u32 WAVE = 32;
+
+#if defined(__AMDGCN__)
+
+#define GLOBAL __attribute__((address_space(1)))
+#define LOCAL __attribute__((address_space(3)))
+#define LOCAL_ARRAY [[clang::loader_uninitialized]] LOCAL
+#define KERNEL(threads) \
+  extern "C" __attribute__((amdgpu_kernel, amdgpu_flat_work_group_size(threads, threads), visibility("protected")))
+#define REGISTERS(most) __attribute__((amdgpu_num_vgpr(most)))
+
+DEVICE u32 thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+DEVICE u32 workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
+DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+DEVICE u32 shuffle_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)value); }
+// The lane must be the same in the whole wave.
+DEVICE u32 broadcast_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_readlane((i32)value, (i32)lane); }
+DEVICE f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
+
+#elif defined(__NVPTX__)
+
+#define GLOBAL __attribute__((address_space(1)))
+#define LOCAL __attribute__((address_space(3)))
+#define LOCAL_ARRAY [[clang::loader_uninitialized]] LOCAL
+#define KERNEL(threads) extern "C" __attribute__((nvptx_kernel))
+#define REGISTERS(most)
+
+DEVICE u32 thread_id() { return (u32)__nvvm_read_ptx_sreg_tid_x(); }
+DEVICE u32 workgroup_id() { return (u32)__nvvm_read_ptx_sreg_ctaid_x(); }
+DEVICE void barrier() { __syncthreads(); }
+DEVICE u32 shuffle_bits(u32 value, u32 lane) {
+  return (u32)__nvvm_shfl_sync_idx_i32(0xffffffffu, (i32)value, (i32)lane, 31);
+}
+DEVICE u32 broadcast_bits(u32 value, u32 lane) { return shuffle_bits(value, lane); }
+DEVICE f32 exp2_fast(f32 x) { return __nvvm_ex2_approx_f(x); }
+
+#else
+#include "host.h"
+#endif
+
+DEVICE u32 lane_id() { return thread_id() % WAVE; }
+DEVICE u32 wave_id() { return broadcast_bits(thread_id() / WAVE, 0); }  // the compiler now knows that it is uniform
+DEVICE f32 shuffle(f32 value, u32 lane) { return __builtin_bit_cast(f32, shuffle_bits(__builtin_bit_cast(u32, value), lane)); }
+DEVICE f32 broadcast(f32 value, u32 lane) {
+  return __builtin_bit_cast(f32, broadcast_bits(__builtin_bit_cast(u32, value), lane));
+}
+
+DEVICE u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+DEVICE i32 smaller(i32 a, i32 b) { return a < b ? a : b; }
+DEVICE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
+DEVICE f32 larger(f32 a, f32 b) { return a > b ? a : b; }
+DEVICE u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
+DEVICE f32 multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+
+// Sum and maximum over groups of `lanes` (a power of two) neighbouring lanes; every lane gets the result.
+DEVICE f32 sum_over(f32 value, u32 lanes) {
+  for (u32 mask = lanes / 2; mask; mask /= 2) value += shuffle(value, lane_id() ^ mask);
+  return value;
+}
+DEVICE f32 maximum_over_wave(f32 value) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) value = larger(value, shuffle(value, lane_id() ^ mask));
+  return value;
+}
+DEVICE f32 sum_over_wave(f32 value) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) value += shuffle(value, lane_id() ^ mask);
+  return value;
+}

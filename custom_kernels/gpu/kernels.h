@@ -1,0 +1,84 @@
+// The kernels that a program can launch, each made by one macro line: custom_kernels/gpu/kernels.py lists the lines, and
+// builds a source of those that a program needs. Arguments of a kernel: one pointer per binding, then the scalars.
+#pragma once
+
+#include "attention.h"
+#include "gemm.h"
+#include "gemv.h"
+#include "kv_append.h"
+
+#define IN(type, name) const GLOBAL type *__restrict name
+#define OUT(type, name) GLOBAL type *__restrict name
+
+// The parts of each weight format in the order of formats.py, and the format over them.
+#define CODES_SCALE IN(u32, codes), IN(f16, scale)
+#define CODES_HIGH_SCALE IN(u32, codes), IN(u32, high), IN(f16, scale)
+#define TWO_LEVELS IN(i8, scale), IN(f16, super_scale), IN(i8, minimum), IN(f16, super_minimum)
+#define PARTS_q4_0 CODES_SCALE
+#define PARTS_q4_1 CODES_SCALE, IN(f16, minimum)
+#define PARTS_q5_0 CODES_HIGH_SCALE
+#define PARTS_q5_1 CODES_HIGH_SCALE, IN(f16, minimum)
+#define PARTS_q8_0 CODES_SCALE
+#define PARTS_q4_k IN(u32, codes), TWO_LEVELS
+#define PARTS_q5_k IN(u32, codes), IN(u32, high), TWO_LEVELS
+#define PARTS_q6_k IN(u32, codes), IN(u32, high), IN(i8, scale), IN(f16, super_scale)
+#define PARTS_f32 IN(u32, weight)
+#define PARTS_f16 IN(u32, weight)
+#define PARTS_bf16 IN(u32, weight)
+#define WEIGHT_q4_0 Q4_0({.codes = codes, .scale = scale})
+#define WEIGHT_q4_1 Q4_1({.codes = codes, .scale = scale, .minimum = minimum})
+#define WEIGHT_q5_0 Q5_0({.codes = codes, .high = high, .scale = scale})
+#define WEIGHT_q5_1 Q5_1({.codes = codes, .high = high, .scale = scale, .minimum = minimum})
+#define WEIGHT_q8_0 Q8_0({.codes = codes, .scale = scale})
+#define WEIGHT_q4_k Q4_K({codes, nullptr, scale, super_scale, minimum, super_minimum})
+#define WEIGHT_q5_k Q5_K({codes, high, scale, super_scale, minimum, super_minimum})
+#define WEIGHT_q6_k Q6_K({.codes = codes, .high = high, .scale = scale, .super_scale = super_scale})
+#define WEIGHT_f32 Dense<f32>({.codes = weight})
+#define WEIGHT_f16 Dense<f16>({.codes = weight})
+#define WEIGHT_bf16 Dense<BF16>({.codes = weight})
+
+// x [m, k], weight [n, k] -> y [m, n]; gemv for m <= M, gemm in tiles of M rows.
+#define GEMV(format, M)                                                                                    \
+  KERNEL(GEMV_THREADS)                                                                                     \
+  REGISTERS(128)                                                                                           \
+  void strixhlo_gemv_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k, u32 lanes, \
+                                       u32 waves) {                                                        \
+    gemv<M, GEMV_ROWS>(x, WEIGHT_##format, y, m, n, k, lanes, waves);                                      \
+  }
+#define GEMM(format, M)                                                                         \
+  KERNEL(GEMM_THREADS)                                                                          \
+  void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
+    gemm<M>(x, WEIGHT_##format, y, m, n, k);                                                    \
+  }
+
+#define KV_APPEND(type)                                                                                              \
+  KERNEL(APPEND_THREADS)                                                                                             \
+  void strixhlo_kv_append_##type(OUT(type, k_pool), OUT(type, v_pool), IN(f32, k), IN(f32, v), IN(i32, rows),        \
+                                 u32 layer, u32 pool_rows, u32 width, u32 tokens) {                                  \
+    kv_append(k_pool, v_pool, k, v, rows, layer, pool_rows, width, tokens);                                          \
+  }
+
+// For head dimensions up to `capacity`: the result in one launch, or `splits` parts and their peaks for combine.
+#define ATTENTION_INPUTS(type) IN(f32, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions)
+#define ATTENTION_SCALARS                                                                                  \
+  u32 layer, u32 tokens, u32 sequences, u32 q_heads, u32 kv_heads, u32 head_dim, u32 pool_rows, u32 blocks, \
+      u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits
+#define ATTENTION_SHAPE                                                                              \
+  layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window,      \
+      __builtin_bit_cast(f32, scale_bits), __builtin_bit_cast(f32, softcap_bits)
+#define ATTENTION(type, capacity)                                                                           \
+  KERNEL(ATTENTION_THREADS)                                                                                 \
+  void strixhlo_attention_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, y), ATTENTION_SCALARS) {     \
+    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, y, nullptr, {ATTENTION_SHAPE, 1}); \
+  }
+#define ATTENTION_SPLIT(type, capacity)                                                                            \
+  KERNEL(ATTENTION_THREADS)                                                                                        \
+  void strixhlo_attention_split_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, parts), OUT(f32, peaks),      \
+                                                     ATTENTION_SCALARS, u32 splits) {                              \
+    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, parts, peaks, {ATTENTION_SHAPE, splits}); \
+  }
+#define ATTENTION_COMBINE                                                                                          \
+  KERNEL(ATTENTION_THREADS)                                                                                        \
+  void strixhlo_attention_combine(IN(f32, parts), IN(f32, peaks), OUT(f32, y), u32 head_dim, u32 splits) {          \
+    attention_combine(parts, peaks, y, head_dim, splits);                                                          \
+  }

@@ -1,0 +1,145 @@
+"""The GPU kernels by symbol, and the code objects that hold those which a program needs.
+
+One source for every target: HSACO for AMD GPUs (wave32), PTX for NVIDIA GPUs, and a shared object for x86-64 in which
+tests run each kernel on the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ...errors import StrixhloError
+from ..ops.formats import FORMATS
+from ..toolchain import _linker as linker
+from ..toolchain import _run as run_tool
+from ..toolchain import cache_directory, find_clang
+
+SOURCES = Path(__file__).parent
+GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
+GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
+DENSE = ("f32", "f16", "bf16")
+POOLS = ("f16", "f32")
+HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
+PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
+
+FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-ffreestanding",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-ffp-contract=off",  # a fused multiply-add is written as one, so that every row count rounds alike
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+
+def _kernels() -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for name in (*FORMATS, *DENSE):
+        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m})" for m in GEMV_ROWS}
+        lines |= {f"strixhlo_gemm_{name}_m{m}": f"GEMM({name}, {m})" for m in GEMM_ROWS}
+    for pool in POOLS:
+        lines[f"strixhlo_kv_append_{pool}"] = f"KV_APPEND({pool})"
+        for dim in HEAD_DIMS:
+            lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({pool}, {dim})"
+            lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"
+    lines["strixhlo_attention_combine"] = "ATTENTION_COMBINE"
+    return lines
+
+
+KERNELS: dict[str, str] = _kernels()  # symbol -> the line of kernels.h's macros that makes it
+
+
+def sources_hash() -> str:
+    """SHA-256 (hex) of everything that decides what the GPU kernels compute."""
+    digest = hashlib.sha256("\0".join(FLAGS).encode())
+    for path in sorted(p for p in SOURCES.iterdir() if p.suffix in (".cpp", ".h")):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build_hsaco(chip: str, symbols: Iterable[str]) -> Path:
+    """A code object for an AMD GPU ("gfx1151") with these kernels, its assembly beside it (same name, `.s`).
+
+    It is cached by content. Raises KeyError for a symbol that is no kernel, StrixhloError when the chip is unknown to
+    clang, or as `find_clang` does.
+    """
+    flags = [
+        "-target",
+        "amdgcn-amd-amdhsa",
+        f"-mcpu={chip}",
+        "-mno-wavefrontsize64",
+        "-nogpulib",
+        "-mcode-object-version=5",
+    ]
+    what = f"building kernels for {chip}"
+
+    def assemble(clang: list[str], source: Path, out: Path) -> None:
+        assembly, relocatable = out.with_suffix(".s"), out.with_suffix(".o")
+        run_tool([*clang, *flags, *FLAGS, f"-I{SOURCES}", "-S", str(source), "-o", str(assembly)], what)
+        run_tool([*clang, *flags, "-c", str(assembly), "-o", str(relocatable)], what)
+        run_tool([*linker(), "-shared", "--no-undefined", str(relocatable), "-o", str(out)], what)
+
+    return _cached(chip, [*flags, *FLAGS], symbols, (".s", ".hsaco"), assemble)
+
+
+def build_ptx(chip: str, symbols: Iterable[str]) -> Path:
+    """PTX text for an NVIDIA GPU ("sm_80") with these kernels. Cached; raises as `build_hsaco` does."""
+    flags = ["-target", "nvptx64-nvidia-cuda", f"-march={chip}", f"--cuda-feature=+ptx{PTX_VERSION}", "-nogpulib"]
+
+    def assemble(clang: list[str], source: Path, out: Path) -> None:
+        run_tool([*clang, *flags, *FLAGS, f"-I{SOURCES}", "-S", str(source), "-o", str(out)], f"kernels for {chip}")
+
+    return _cached(chip, [*flags, *FLAGS], symbols, (".ptx",), assemble)
+
+
+def build_host(symbols: Iterable[str], march: str = "x86-64-v3") -> Path:
+    """The kernels as a shared object for x86-64, whose `strixhlo_launch` (host.cpp) runs one on the CPU. Cached."""
+    flags = ["-target", "x86_64-linux-gnu", f"-march={march}", "-fPIC", "-fno-builtin", "-fno-stack-protector"]
+
+    def assemble(clang: list[str], source: Path, out: Path) -> None:
+        objects = [str(out.with_suffix(".1.o")), str(out.with_suffix(".2.o"))]
+        for path, made in zip((source, SOURCES / "host.cpp"), objects, strict=True):
+            include = [f"-I{SOURCES}", *find_clang().include]
+            run_tool([*clang, *flags, *FLAGS, *include, "-c", str(path), "-o", made], "GPU kernels for the CPU")
+        run_tool([*linker(), "-shared", "--no-undefined", *objects, "-o", str(out)], "linking GPU kernels for the CPU")
+
+    return _cached("host", [*flags, *FLAGS], symbols, (".so",), assemble)
+
+
+def _cached(
+    chip: str,
+    flags: list[str],
+    symbols: Iterable[str],
+    suffixes: tuple[str, ...],
+    assemble: Callable[[list[str], Path, Path], None],
+) -> Path:
+    """Build a source with these kernels, unless it is there; files with `suffixes` are kept, the last is returned."""
+    clang = find_clang()
+    source = "".join(f"{line}\n" for line in ('#include "kernels.h"', *(KERNELS[s] for s in sorted(set(symbols)))))
+    key = "\0".join([sources_hash(), source, clang.version, *flags])
+    stem = f"gpu-{chip}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+    folder = cache_directory() / "kernels"
+    result = folder / f"{stem}{suffixes[-1]}"
+    if all((folder / f"{stem}{s}").exists() for s in suffixes):
+        return result
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
+            path = Path(scratch) / "kernels.cpp"
+            path.write_text(source)
+            built = Path(scratch) / f"out{suffixes[-1]}"
+            assemble(list(clang.command), path, built)
+            for suffix in suffixes:
+                built.with_suffix(suffix).replace(folder / f"{stem}{suffix}")
+    except OSError as error:
+        raise StrixhloError(
+            f"cannot write kernels to {folder} ({error.strerror}): set STRIXHLO_CACHE to a folder that can be written"
+        ) from error
+    return result

@@ -1,0 +1,65 @@
+"""Which custom ops have a GPU kernel, and how a call of one becomes launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ops.formats import FORMATS
+from ..ops.launch import Launch, Lowering, LoweringRule, OperandTypes
+from .kernels import DENSE, POOLS
+from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
+
+
+def gpu_rules() -> dict[str, LoweringRule]:
+    """Op name -> rule, the same for AMD and NVIDIA GPUs. A rule gives None for a shape or dtype without a kernel."""
+    return {
+        "quantized_matmul": _quantized_matmul,
+        "dense_matmul": _dense_matmul,
+        "kv_append": _kv_append,
+        "attention": _attention,
+    }
+
+
+def _lowering(operands: tuple[str, ...], launches: tuple[Launch, ...] | None, *results: str) -> Lowering | None:
+    return None if launches is None else Lowering(operands, launches, results)
+
+
+def _quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    fmt = FORMATS[attributes["format"]]
+    (m, k), n = types[0][0], types[1][0][0]
+    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k), "y")
+
+
+def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    (m, k), ((n, _k), dtype) = types[0][0], types[1]
+    return _lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k) if dtype in DENSE else None, "y")
+
+
+def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    (layers, pool_rows, width), dtype = types[0]
+    if dtype not in POOLS:
+        return None
+    launches = kv_append_launches(
+        dtype, layers=layers, layer=attributes["layer"], pool_rows=pool_rows, width=width, tokens=types[4][0][0]
+    )
+    return _lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, "k_pool_out", "v_pool_out")
+
+
+def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    tokens, q_heads, head_dim = types[0][0]
+    (_layers, pool_rows, _width), dtype = types[1]
+    if dtype not in POOLS:
+        return None
+    sequences, blocks = types[3][0]
+    launches = attention_launches(
+        dtype,
+        tokens=tokens,
+        sequences=sequences,
+        q_heads=q_heads,
+        head_dim=head_dim,
+        pool_rows=pool_rows,
+        blocks_per_sequence=blocks,
+        **attributes,
+    )
+    return _lowering(("q", "k_pool", "v_pool", "block_table", "positions"), launches, "y")

@@ -1,0 +1,194 @@
+"""What a program needs, held against what its device has left, before anything is loaded.
+
+weights + KV cache + the largest call's temporaries and results + a reserve, against the pool of `device_pool`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..bundle import DTYPE_BYTES, Build, KVCache, Manifest
+from ..errors import StrixhloError
+from .pools import Pool
+from .sizes import MIB, size
+
+# Beside what is counted: the driver's context, code objects, page tables, staging buffers; measured in docs/memory.md.
+RESERVE = {"cpu": 256 * MIB, "rocm": 512 * MIB, "cuda": 768 * MIB, "vulkan": 512 * MIB}
+# KV types that export can write -> bytes an element, the narrowest last.
+KV_BYTES = {"f32": 4.0, "f16": 2.0}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the sum."""
+
+    name: str
+    bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The sum against the amount: `amount` is None where the pool's size could not be found out."""
+
+    items: tuple[Item, ...]
+    amount: int | None
+    source: str  # where the amount is from
+    pool: Pool | None
+    fitting: tuple[str, ...] = ()  # what would fit, when this does not
+
+    @property
+    def needed(self) -> int:
+        """Bytes of all items."""
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that stay free; negative when it does not fit, None when that is not known."""
+        return None if self.amount is None else self.amount - self.needed
+
+    @property
+    def fits(self) -> bool:
+        """False only where it is known not to fit."""
+        return self.left is None or self.left >= 0
+
+
+def memory_budget(
+    manifest: Manifest,
+    build: Build | None,
+    kind: str,
+    pool: Pool,
+    *,
+    limit: int | None = None,
+    context: int | None = None,
+    parallel: int = 1,
+) -> Budget:
+    """The budget of a program on a device.
+
+    build: None for a bundle that is not compiled, whose temporaries are then estimated. kind: cpu, rocm, cuda, vulkan.
+    limit: bytes to use in place of what the pool has left. context: positions of each of `parallel` sequences; None:
+    the pool of the bundle.
+    """
+    items = needed_items(manifest, build, kind, context, parallel)
+    amount = pool.usable if limit is None else limit
+    source = f"{pool.name} of {pool.device}" if limit is None else "--memory-budget"
+    budget = Budget(items, amount, source, pool)
+    if budget.fits:
+        return budget
+    rest = (amount or 0) - sum(i.bytes for i in items if i.name != KV_CACHE)
+    return Budget(items, amount, source, pool, _what_would_fit(manifest.kv_cache, rest, context, parallel))
+
+
+KV_CACHE = "KV cache"
+
+
+def needed_items(
+    manifest: Manifest, build: Build | None, kind: str, context: int | None = None, parallel: int = 1
+) -> tuple[Item, ...]:
+    """The lines of the sum."""
+    kv = manifest.kv_cache
+    transients, results, how = call_bytes(manifest, build)
+    return (
+        Item("weights", manifest.weights_bytes, "mapped from the file" if kind == "cpu" else "copied to the device"),
+        Item(KV_CACHE, kv_bytes(kv, context, parallel), _kv_note(kv, context, parallel)),
+        Item("temporaries", transients, how),
+        Item("results", results, "of the largest call"),
+        Item("reserve", RESERVE[kind], "for the driver, code and page tables"),
+    )
+
+
+def kv_bytes(kv: KVCache, context: int | None, parallel: int, element: float | None = None) -> int:
+    """Bytes of both pools for `parallel` sequences of `context` positions, in whole blocks."""
+    rows = kv.rows if context is None else math.ceil(context / kv.block_size) * kv.block_size
+    return int(2 * kv.layers * rows * parallel * kv.width * (DTYPE_BYTES[kv.dtype] if element is None else element))
+
+
+def _kv_note(kv: KVCache, context: int | None, parallel: int) -> str:
+    slots = f"{parallel} x " if parallel > 1 else ""
+    return f"{slots}{kv.rows if context is None else context} positions, {kv.dtype}"
+
+
+def call_bytes(manifest: Manifest, build: Build | None) -> tuple[int, int, str]:
+    """Temporaries and results of the largest call, in bytes, and how that is known.
+
+    IREE's own numbers are in build.json. Without them: results by their shapes, and 4 bytes x rows x (8 hidden + 4
+    feed-forward) for temporaries, an estimate from above for programs whose matmuls and attention are our kernels.
+    """
+    entries: dict[str, Any] = build.report.get("entries", {}) if build else {}
+    if entries and not any(e.get("unknown_sizes", 1) for e in entries.values()):
+        largest = max(entries.values(), key=lambda e: e["transient_bytes"] + e["result_bytes"])
+        return largest["transient_bytes"], largest["result_bytes"], "of the largest call, as compiled"
+    rows = max(e.rows for e in manifest.entry_points.values())
+    results = max(
+        math.prod(o.shape) * DTYPE_BYTES[o.dtype]
+        for e in manifest.entry_points.values()
+        for o in e.outputs[:-2]  # the last two are the KV pools
+    )
+    hidden = _largest_config(manifest.config, "hidden_size", default=manifest.kv_cache.width)
+    feed_forward = _largest_config(manifest.config, "intermediate_size", default=4 * hidden)
+    return 4 * rows * (8 * hidden + 4 * feed_forward), results, "estimated: not compiled for this target"
+
+
+def _largest_config(config: dict[str, Any], key: str, default: int) -> int:
+    """The largest number of that name in a config, also in a text_config inside of it."""
+    values = [c.get(key) for c in (config, config.get("text_config") or {}) if isinstance(c, dict)]
+    numbers = [n for v in values for n in (v if isinstance(v, list) else [v]) if isinstance(n, int)]
+    return max(numbers, default=default)
+
+
+def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int) -> tuple[str, ...]:
+    """What would fit into `rest` bytes of KV cache: a smaller context, fewer slots, a narrower type."""
+    if rest <= 0:
+        return ()
+    fitting = []
+    wanted = kv.rows if context is None else context
+    position = kv_bytes(kv, kv.block_size, 1) // kv.block_size
+    blocks = rest // (position * parallel * kv.block_size)
+    if blocks:
+        fitting.append(f"a context of {int(blocks) * kv.block_size} (export --context)")
+    slots = rest // kv_bytes(kv, wanted, 1)
+    if 1 <= slots < parallel:
+        fitting.append(f"{slots} slots of {wanted} positions")
+    for name, element in KV_BYTES.items():
+        if element < DTYPE_BYTES[kv.dtype] and kv_bytes(kv, wanted, parallel, element) <= rest:
+            fitting.append(f"a KV cache in {name} (export --kv-dtype {name})")
+    return tuple(fitting)
+
+
+def require_fit(budget: Budget, what: str) -> None:
+    """StrixhloError with the sum, item by item, and with what would fit, where it does not fit."""
+    if budget.fits or budget.amount is None:
+        return
+    lines = ", ".join(f"{item.name} {size(item.bytes)}" for item in budget.items)
+    remedies = "; ".join(budget.fitting) or "not even without a KV cache: take smaller weights"
+    raise StrixhloError(
+        f"{what}: needs {size(budget.needed)} ({lines}) where {budget.source} leaves {size(budget.amount)};"
+        f" what would fit: {remedies}; --memory-budget overrides this"
+    )
+
+
+def budget_record(budget: Budget) -> dict[str, Any]:
+    """The budget as JSON."""
+    pool = budget.pool
+    return {
+        "items": [{"name": i.name, "bytes": i.bytes, "note": i.note} for i in budget.items],
+        "needed": budget.needed,
+        "amount": budget.amount,
+        "source": budget.source,
+        "left": budget.left,
+        "fits": budget.fits,
+        "would_fit": list(budget.fitting),
+        "pool": None
+        if pool is None
+        else {
+            "device": pool.device,
+            "name": pool.name,
+            "limit": pool.limit,
+            "used": pool.used,
+            "usable": pool.usable,
+            "reasons": list(pool.reasons),
+            "warnings": list(pool.warnings),
+        },
+    }

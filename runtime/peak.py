@@ -1,0 +1,32 @@
+"""The most memory that a program has held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .sizes import size
+from .sysfs import ROOT, number, read_table
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes. device: in buffers of the device (KV cache, temporaries, results; on a GPU the weights too), by IREE's own
+    count; resident: of this process in RAM, mapped weights that were touched included. None where it is not known."""
+
+    device: int | None
+    resident: int | None
+
+    def __str__(self) -> str:
+        device = "" if self.device is None else f"{size(self.device)} in device buffers, "
+        return device + ("not known" if self.resident is None else f"{size(self.resident)} resident")
+
+
+def peak_memory(hal: Any, root: Path = ROOT) -> Peak:
+    """`hal` is IREE's device. The kernel's count begins with the process, IREE's with the device."""
+    allocator = hal.allocator
+    device = allocator.statistics["device_bytes_peak"] if allocator.has_statistics else None
+    status, _ = read_table(root / "proc/self/status", ":")
+    resident = number(status.get("VmHWM", "").removesuffix("kB").strip(), 1024)
+    return Peak(device, resident.value)

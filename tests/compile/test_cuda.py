@@ -1,0 +1,53 @@
+"""cuda programs, compiled: which GPUs a target can name, and what the PTX asks of a driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from strixhlo.bundle import VMFB, Bundle, open_bundle
+from strixhlo.compile.compile import compile_bundle
+from strixhlo.compile.iree_compile import executable_target
+from strixhlo.compile.targets import CHIPS, parse_target
+from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_ptx
+from strixhlo.errors import StrixhloError
+
+
+def test_a_gpu_that_the_compiler_does_not_know_gets_a_way_out() -> None:
+    with pytest.raises(StrixhloError) as error:
+        parse_target("cuda:sm_90")
+    message = str(error.value)
+    assert all(chip in message for chip in ("sm_90", *CHIPS["cuda"]))
+    assert "PTX" in message and "cuda:sm_89" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("chip", CHIPS["cuda"])
+def test_the_compiler_knows_what_we_say_it_knows(chip: str) -> None:
+    assert chip in executable_target(parse_target(f"cuda:{chip}").iree_flags)
+
+
+def test_the_oldest_gpu_is_meant_when_none_is_named() -> None:
+    assert parse_target("cuda").chip == "sm_80"
+
+
+def test_every_kernel_is_ptx_for_the_oldest_gpu() -> None:
+    ptx = build_ptx("sm_80", KERNELS).read_text()
+    assert re.search(r"^\.version 7\.8$", ptx, re.MULTILINE) and re.search(r"^\.target sm_80$", ptx, re.MULTILINE)
+    assert set(re.findall(r"^\.visible \.entry (\w+)\(", ptx, re.MULTILINE)) == set(KERNELS)
+    assert ".extern" not in ptx  # nothing is left for a linker
+    assert ".local" not in ptx  # no array went to memory
+
+
+def test_a_bundle_compiles_with_the_kernels_inside(tiny: Bundle, tmp_path: Path) -> None:
+    bundle = open_bundle(shutil.copytree(tiny.path, tmp_path / "bundle", copy_function=os.link))
+    target = parse_target("cuda:sm_89")
+    build = compile_bundle(bundle, target, activations="f32", keep_intermediates=None, say=lambda _: None).build
+    for entry in build.report["entries"].values():
+        assert entry["submissions"] == entry["host_waits"] == 1
+        assert entry["copies"] == 0
+    vmfb = (bundle.target_dir("cuda:sm_89") / VMFB).read_bytes()
+    assert vmfb.count(b".visible .entry strixhlo_gemv_bf16_m1(") == 1

@@ -1,0 +1,134 @@
+"""Machines that run one GPU kernel: the CPU always; more when the environment names them.
+
+- host: the kernels' own x86-64 build, threads in two orders, which must agree bit for bit;
+- gfx1151: GFX1151_SIM names a folder with the simulator's run_hsaco.py, TINYGRAD the checkout that it needs; waves in
+  two orders;
+- cuda: STRIXHLO_TEST_CUDA names a PTX file with all kernels (or "build"); needs cupy and an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_host, build_hsaco, build_ptx
+from strixhlo.custom_kernels.ops.launch import Launch
+
+Machine = Callable[[Launch, list[np.ndarray]], None]
+MACHINES = [
+    "host",
+    *(["gfx1151"] if os.environ.get("GFX1151_SIM") and os.environ.get("TINYGRAD") else []),
+    *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else []),
+]
+GUARD = 256  # bytes after each buffer that must not change
+ITEM = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
+
+
+def _host() -> Machine:
+    library = ctypes.CDLL(str(build_host(KERNELS)))
+
+    def run_once(launch: Launch, buffers: list[np.ndarray], backwards: int) -> None:
+        values = [b.ctypes.data for b in buffers] + [s & 0xFFFFFFFF for s in launch.scalars]
+        arguments = (ctypes.c_uint64 * len(values))(*values)
+        kernel = ctypes.cast(library[launch.symbol], ctypes.c_void_p)
+        code = library.strixhlo_launch(kernel, launch.workgroups, launch.threads, arguments, len(values), backwards)
+        assert code == 0, f"{launch.symbol}: the threads of a wave or workgroup did not meet (code {code})"
+
+    def run(launch: Launch, buffers: list[np.ndarray]) -> None:
+        again = [b.copy() for b in buffers]
+        run_once(launch, buffers, 0)
+        run_once(launch, again, 1)
+        for a, b in zip(buffers, again, strict=True):
+            assert a.tobytes() == b.tobytes(), f"{launch.symbol}: the order of threads changes the result"
+
+    return run
+
+
+def _gfx1151() -> Machine:
+    sys.path.insert(0, os.environ["GFX1151_SIM"])
+    import sim_env
+
+    sim_env.prepare_tinygrad()
+    from code_object import Hsaco
+    from run_hsaco import run as run_hsaco
+
+    code = Hsaco(str(build_hsaco("gfx1151", KERNELS)))
+
+    def run(launch: Launch, buffers: list[np.ndarray]) -> None:
+        again = [b.copy() for b in buffers]
+        scalars = [np.int32(s) for s in launch.scalars]
+        for arrays, turns in ((buffers, {}), (again, {"wave_order": -1, "quantum": 7})):
+            run_hsaco(
+                code,
+                launch.symbol,
+                (launch.workgroups,),
+                (launch.threads,),
+                [*arrays, *scalars],
+                lds_fill=0xFF,
+                vgpr_fill=0xFF,
+                **turns,
+            )
+        for a, b in zip(buffers, again, strict=True):
+            assert a.tobytes() == b.tobytes(), f"{launch.symbol}: the order of waves changes the result"
+
+    return run
+
+
+def _cuda() -> Machine:
+    import cupy
+
+    ptx = os.environ["STRIXHLO_TEST_CUDA"]
+    module = cupy.RawModule(path=str(build_ptx("sm_80", KERNELS)) if ptx == "build" else ptx)
+
+    def run(launch: Launch, buffers: list[np.ndarray]) -> None:
+        device = [cupy.asarray(b) for b in buffers]
+        scalars = [np.int32(s) for s in launch.scalars]
+        module.get_function(launch.symbol)((launch.workgroups,), (launch.threads,), (*device, *scalars))
+        for b, d in zip(buffers, device, strict=True):
+            b[...] = d.get()
+
+    return run
+
+
+@pytest.fixture(scope="session", params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    """Runs one launch on buffers (inputs, then outputs that update no input), in place."""
+    return {"host": _host, "gfx1151": _gfx1151, "cuda": _cuda}[request.param]()
+
+
+@pytest.fixture
+def run_launches(machine: Machine) -> Callable[..., dict[str, np.ndarray]]:
+    """Runs the launches of an op on named arrays; outputs start as garbage, and nothing around them may change."""
+
+    def run(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = dict(arrays)
+        for launch in launches:
+            assert launch.symbol in KERNELS
+            buffers, shapes, names = [], [], []
+            for name in launch.inputs:
+                buffers.append(np.array(values[name], order="C"))
+            fresh = [o for o in launch.outputs if not o.updates]
+            for output in fresh:
+                item = np.dtype(ITEM[output.dtype]).itemsize
+                buffers.append(np.full(int(np.prod(output.shape)) * item + GUARD, 0xFF, np.uint8))
+                shapes.append(output)
+                names.append(output.name)
+            before = [b.copy() for b in buffers[: len(launch.inputs)]]
+            machine(launch, buffers)
+            updated = {o.updates: o.name for o in launch.outputs if o.updates}
+            for name, old, new in zip(launch.inputs, before, buffers, strict=False):
+                if name in updated:
+                    values[updated[name]] = new
+                else:
+                    assert old.tobytes() == new.tobytes(), f"{launch.symbol} changed its input {name}"
+            for output, raw in zip(fresh, buffers[len(launch.inputs) :], strict=True):
+                assert (raw[-GUARD:] == 0xFF).all(), f"{launch.symbol} wrote past {output.name}"
+                values[output.name] = raw[:-GUARD].view(ITEM[output.dtype]).reshape(output.shape)
+        return values
+
+    return run

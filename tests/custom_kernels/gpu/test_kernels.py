@@ -1,0 +1,163 @@
+"""Every GPU kernel against the op's reference, on each machine that conftest.py offers."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from strixhlo.custom_kernels.gpu.launches import (
+    attention_launches,
+    dense_matmul_launches,
+    kv_append_launches,
+    quantized_matmul_launches,
+)
+from strixhlo.custom_kernels.ops import attention as attention_op
+from strixhlo.custom_kernels.ops import kv_append as kv_append_op
+from strixhlo.custom_kernels.ops.formats import FORMATS, WeightFormat, dequantize
+
+ROWS = (1, 2, 3, 8, 9, 17, 70)
+# Subnormal, tiny, ordinary, large and negative float16 scales, and zero.
+SCALES = np.array([6e-8, 3e-5, 0.01, -0.7, 1.5, 300.0, -60000.0, 0.0], np.float16)
+
+
+def random_parts(fmt: WeightFormat, n: int, k: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    parts = {}
+    for name, (shape, dtype) in fmt.parts(n, k).items():
+        if dtype == np.float16:
+            parts[name] = rng.choice(SCALES, shape)
+        else:
+            low, high = (-(2**31), 2**31) if dtype == np.int32 else (-128, 128)
+            parts[name] = rng.integers(low, high, shape, dtype=np.int64).astype(dtype)
+    return parts
+
+
+def assert_matmul(y: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
+    """Within the rounding of a float32 sum, whatever its order."""
+    x64, w64 = x.astype(np.float64), weight.astype(np.float64)
+    bound = np.abs(x64) @ np.abs(w64).T * 2e-6 + 1e-30
+    error = np.abs(y - x64 @ w64.T)
+    assert np.isfinite(y).all()
+    assert (error <= bound).all(), f"worst error {np.max(error / bound):.2f} times the bound"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("m", ROWS)
+def test_quantized_matmul(run_launches, name, m):
+    fmt = FORMATS[name]
+    n, k = (67, 768) if fmt.super_group else (67, 672)
+    parts = random_parts(fmt, n, k, seed=m)
+    x = np.random.default_rng(m).standard_normal((m, k), np.float32)
+    y = run_launches(quantized_matmul_launches(fmt, m, n, k), {"x": x, **parts})["y"]
+    assert_matmul(y, x, np.asarray(dequantize(fmt, {p: jnp.asarray(v) for p, v in parts.items()})))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("m", ROWS)
+def test_dense_matmul(run_launches, dtype, m):
+    n, k = 67, 136
+    rng = np.random.default_rng(m)
+    x = rng.standard_normal((m, k), np.float32)
+    weight = rng.standard_normal((n, k), np.float32) * np.float32(3.0) ** rng.integers(-9, 9, (n, 1))
+    stored = np.asarray(jnp.asarray(weight, {"f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16}[dtype]))
+    launches = dense_matmul_launches(dtype, m, n, k)
+    bits = stored.view(np.int16) if dtype == "bf16" else stored
+    assert_matmul(run_launches(launches, {"x": x, "w": bits})["y"], x, stored.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["q4_1", "q6_k", "q8_0"])
+def test_few_rows_do_not_depend_on_each_other(run_launches, name):
+    fmt, n, k = FORMATS[name], 33, 512
+    parts = random_parts(fmt, n, k, seed=7)
+    x = np.random.default_rng(7).standard_normal((8, k), np.float32)
+    together = run_launches(quantized_matmul_launches(fmt, 8, n, k), {"x": x, **parts})["y"]
+    for m in (1, 2, 3):
+        alone = run_launches(quantized_matmul_launches(fmt, m, n, k), {"x": x[:m], **parts})["y"]
+        assert alone.tobytes() == together[:m].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_kv_append(run_launches, dtype):
+    layers, pool_rows, width, tokens = 2, 9, 24, 13
+    pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
+    rng = np.random.default_rng(0)
+    pools = [rng.standard_normal((layers, pool_rows, width)).astype(pool_type) for _ in range(2)]
+    k, v = (rng.standard_normal((tokens, width), np.float32) * 3 for _ in range(2))
+    k[0, :4] = [70000.0, -1e-8, np.inf, 65519.0]  # overflow, underflow, infinity, the last that rounds to a number
+    rows = np.array([3, -1, 8, 9, 2**31 - 1, 0, -(2**31), 5, 6, 1, -1, 100, 7], np.int32)
+    launches = kv_append_launches(dtype, layers=layers, layer=1, pool_rows=pool_rows, width=width, tokens=tokens)
+    arrays = {"k_pool": pools[0], "v_pool": pools[1], "k": k, "v": v, "rows": rows}
+    got = run_launches(launches, arrays)
+    want = kv_append_op.reference(*map(jnp.asarray, (*pools, k, v, rows)), layer=1)
+    assert got["k_pool_out"].tobytes() == np.asarray(want[0]).tobytes()
+    assert got["v_pool_out"].tobytes() == np.asarray(want[1]).tobytes()
+
+
+# (dtype, head_dim, q_heads, kv_heads, sequences, positions of the rows, window, softcap, splits)
+DECODE = [[70], [3], [0], [-1], [95]]
+CHUNK = [[40 + i for i in range(5)], [*range(3), -1, -1]]
+ATTENTION = {
+    "decode, GQA": ("f16", 64, 9, 3, DECODE, 0, 0.0, 1),
+    "decode, window and softcap": ("f16", 128, 4, 1, DECODE, 9, 20.0, 1),
+    "decode, wide heads": ("f16", 256, 4, 1, DECODE, 0, 0.0, 1),
+    "decode, odd head dimension": ("f16", 80, 2, 2, DECODE, 0, 0.0, 1),
+    "decode, many query heads": ("f32", 64, 20, 2, DECODE[:2], 0, 5.0, 1),
+    "decode, split": ("f16", 64, 3, 1, DECODE, 0, 0.0, 3),
+    "decode, more splits than tiles": ("f32", 128, 2, 1, DECODE, 0, 0.0, 7),
+    "decode, split window": ("f16", 256, 2, 1, DECODE, 40, 0.0, 2),
+    "chunk": ("f16", 64, 6, 2, CHUNK, 0, 0.0, 1),
+    "chunk, window": ("f32", 96, 3, 1, CHUNK, 4, 30.0, 1),
+    "chunk, split": ("f32", 256, 4, 2, CHUNK, 0, 0.0, 2),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention(run_launches, case):
+    dtype, head_dim, q_heads, kv_heads, position_rows, window, softcap, splits = ATTENTION[case]
+    layers, block_size, blocks, sequences = 2, 16, 6, len(position_rows)
+    pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
+    rng = np.random.default_rng(len(case))
+    pool_blocks = sequences * blocks + 1
+    table = rng.permutation(pool_blocks)[: sequences * blocks].reshape(sequences, blocks).astype(np.int32)
+    positions = np.array(position_rows, np.int32)
+    shape = (layers, pool_blocks * block_size, kv_heads * head_dim)
+    pools = [np.full(shape, np.nan, pool_type) for _ in range(2)]  # what no row sees may hold anything
+    for s, rows in enumerate(position_rows):
+        seen = {p for i in rows for p in range(max(0, i - window + 1) if window else 0, i + 1)}
+        for p in seen:
+            at = table[s, p // block_size] * block_size + p % block_size
+            for pool in pools:
+                pool[1, at] = rng.standard_normal(shape[2]) * 2
+    q = rng.standard_normal((positions.size, q_heads, head_dim), np.float32)
+    scale = head_dim**-0.5
+    launches = attention_launches(
+        dtype,
+        layer=1,
+        tokens=positions.size,
+        sequences=sequences,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        pool_rows=shape[1],
+        blocks_per_sequence=blocks,
+        block_size=block_size,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        splits=splits,
+    )
+    names = ("q", "k_pool", "v_pool", "block_table", "positions")
+    values = (q, *pools, table, positions.reshape(-1))
+    got = run_launches(launches, dict(zip(names, values, strict=True)))["y"]
+    want = attention_op.reference(
+        *map(jnp.asarray, values),
+        layer=1,
+        kv_heads=kv_heads,
+        block_size=block_size,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+    )
+    np.testing.assert_allclose(got, np.asarray(want), rtol=0, atol=1e-5)
+    assert (got[positions.reshape(-1) < 0] == 0).all()

@@ -1,0 +1,42 @@
+"""SmolLM2-135M whole: a prompt and eight greedy tokens in the simulator are the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from gfx1151_sim.simulator import recording, report, start
+from strixhlo.compile.compile import compile_bundle
+from strixhlo.compile.targets import parse_target
+from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.export.export import export_checkpoint
+from strixhlo.progress import Stages
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program
+
+STEPS = 8
+
+
+@pytest.mark.slow
+def test_greedy_tokens(smollm2_gguf: Path, tmp_path: Path) -> None:
+    start()
+    quiet = Stages(lambda _name, _total: None, lambda _bytes: None)
+    checkpoint = open_checkpoint(str(smollm2_gguf))
+    bundle = export_checkpoint(checkpoint, tmp_path / "b", context=256, dtype="auto", kv_dtype="f32", progress=quiet)
+    prompt = Tokenizer.from_file(str(bundle.path / "tokenizer.json")).encode("Once upon a time").ids
+    tokens: dict[str, list[int]] = {}
+    for target in ("cpu", "rocm"):
+        compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=lambda _text: None)
+        with Program(bundle, target, 1) as program:
+            engine = Engine(program)
+            made = [int(engine.prefill(prompt).argmax())]
+            while len(made) < STEPS:
+                with recording() as account:
+                    made.append(int(engine.decode(made[-1]).argmax()))
+            engine.close()
+        tokens[target] = made
+    print(report(account))
+    assert tokens["rocm"] == tokens["cpu"]
+    assert not [launch for launch in account.launches if launch.uninitialized_bytes]

@@ -1,0 +1,417 @@
+"""doctor: its lines on recorded machines, its libraries against fakes that misbehave, its self-test on the CPU, its
+record without personal data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import iree.runtime
+import pytest
+
+from strixhlo.compile.iree_compile import iree_compile
+from strixhlo.compile.targets import parse_target
+from strixhlo.errors import StrixhloError
+from strixhlo.runtime import doctor, selftest
+from strixhlo.runtime.amdgpu import amd_gpus
+from strixhlo.runtime.checks import Check
+from strixhlo.runtime.child import ask
+from strixhlo.runtime.device_pool import device_pool
+from strixhlo.runtime.doctor import machine_checks, peer_checks, self_test_checks
+from strixhlo.runtime.doctor_libraries import environment_checks, hip_checks, rocm_check
+from strixhlo.runtime.doctor_system import device_file_checks, has_gfx1151_fixes
+from strixhlo.runtime.hip_probe import SYMBOLS
+from strixhlo.runtime.host_memory import read_host
+from strixhlo.runtime.machine_record import FORMAT, read_machine, record_machine
+from strixhlo.runtime.nvidia import nvidia_gpus
+from strixhlo.runtime.peer_copy import PeerCopy, peer_copies
+from strixhlo.runtime.sizes import GIB
+from strixhlo.selftest_programs import MATMUL, build_programs
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A Strix Halo as it is out of the box."""
+    return tree("carve-out-0.5", tmp_path / "root")
+
+
+def tree(name: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    read_machine(DATA / "sysfs" / f"{name}.json", folder)
+    return folder
+
+
+def line(checks: list[Check], name: str) -> Check:
+    found = [c for c in checks if c.name.startswith(name)]
+    assert len(found) == 1, [c.name for c in checks]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (DATA / "sysfs").glob("*.json")))
+def test_every_machine_gets_lines_and_every_complaint_a_fix(name: str, tmp_path: Path) -> None:
+    checks = machine_checks(tree(name, tmp_path / "root"), {})
+    assert line(checks, "kernel") and line(checks, "RAM")
+    for check in checks:
+        assert check.status in ("ok", "warn", "fail", "skip") and check.text
+        assert bool(check.fix) == (check.status in ("warn", "fail")), check
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "status", "words"),
+    [
+        ("carve-out-0.5", "TTM limit", "warn", "62.5 GiB.*amd-ttm --set 109.*ttm.pages_limit=28573696"),
+        ("gtt-raised-by-pages-limit", "TTM limit", "ok", "96.0 GiB"),
+        ("gtt-raised-above-ram", "TTM limit", "warn", "93.8 GiB, of 61.0 GiB of RAM.*--set 53"),
+        ("carve-out-96", "TTM limit", "ok", "15.5 GiB"),
+        ("carve-out-96-linux-6.14", "carve-out", "warn", "96.0 GiB.*lie idle.*BIOS"),
+        ("carve-out-96-linux-6.14", "kernel", "warn", "6.14.0-1014-oem lacks.*6.18.4"),
+        ("gttsize-without-pages-limit", "amdgpu.gttsize", "warn", "128.0 GiB, deprecated, and not TTM's limit of 62.5"),
+        ("page-pool-kept", "TTM page pool", "warn", "60.0 GiB kept.*no leak.*drop_caches"),
+        ("carve-out-0.5", "TTM page pool", "skip", "not known"),
+        ("two-gpus", "IOMMU", "warn", "several GPUs.*iommu=pt"),
+        ("carve-out-0.5", "IOMMU", "ok", "translates"),
+        ("absurd", "memory of", "warn", "absurd.*--memory-budget"),
+        ("missing-files", "memory of", "warn", "missing"),
+    ],
+)
+def test_what_is_said_of_machines(name: str, check: str, status: str, words: str, tmp_path: Path) -> None:
+    found = line(machine_checks(tree(name, tmp_path / "root"), {}), check)
+    assert found.status == status and re.search(words, f"{found.text} {found.fix}", re.DOTALL), found
+
+
+def test_page_pool_of_debugfs(root: Path) -> None:
+    path = root / "sys/kernel/debug/ttm/page_pool"
+    path.parent.mkdir(parents=True)
+    path.write_text("\t  ---0--- ---1---\nwc\t:    100   20\n\ntotal\t: 1048576 of 16373514\n")
+    assert "4.0 GiB kept" in line(machine_checks(root, {}), "TTM page pool").text
+
+
+@pytest.mark.parametrize(
+    ("release", "fixed"),
+    [
+        ("6.18.4", True), ("6.18.3-arch1", False), ("7.0.0-28-generic", True), ("6.17.0-19-generic", True),
+        ("6.17.0-14-generic", False), ("6.14.0-1018-oem", True), ("6.14.0-1014-oem", False),
+        ("6.17.12-300.fc43.x86_64", True), ("6.16.9-200.fc42.x86_64", False), ("", False), ("strange", False),
+    ],
+)  # fmt: skip
+def test_kernels_with_the_fixes(release: str, fixed: bool) -> None:
+    assert has_gfx1151_fixes(release) is fixed
+
+
+def test_device_files(root: Path) -> None:
+    gpus = amd_gpus(root)
+    assert [c.status for c in device_file_checks(root, gpus, lambda _p, _m: True)] == ["ok", "ok"]
+    closed = device_file_checks(root, gpus, lambda _p, _m: False)
+    assert [c.status for c in closed] == ["fail", "fail"] and "usermod -aG render,video" in closed[0].fix
+    (root / "run").mkdir()
+    (root / "run/.containerenv").touch()
+    assert "--group-add" in device_file_checks(root, gpus, lambda _p, _m: False)[0].fix
+    (root / "dev/kfd").unlink()
+    shutil.rmtree(root / "dev/dri")
+    gone = device_file_checks(root, gpus, os.access)
+    assert [c.status for c in gone] == ["fail", "fail"]
+    assert "in a container" in gone[0].text and gone[0].fix.endswith("--device /dev/kfd --device /dev/dri")
+    assert device_file_checks(root / "nowhere", [], os.access)[0].status == "skip"
+
+
+def test_a_gpu_without_its_driver(root: Path) -> None:
+    device = root / "sys/bus/pci/devices/0000:03:00.0"
+    device.mkdir(parents=True)
+    for name, text in {"class": "0x030000", "vendor": "0x1002", "device": "0x7551"}.items():
+        (device / name).write_text(text)
+    failed = [c for c in machine_checks(root, {}) if c.name == "GPU" and c.status == "fail"]
+    assert len(failed) == 1 and "0x7551 at 0000:03:00.0 is not driven by amdgpu" in failed[0].text
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel", "status", "words"),
+    [
+        ("6.3.2-67", "6.18.4", "fail", "does not know gfx1151"),
+        ("6.4.1-83", "6.18.4", "warn", "not supported"),
+        ("7.1.1-38", "6.18.4", "warn", "not supported on gfx1151 by AMD with this kernel"),
+        ("7.2.0-43", "6.17.0-14-generic", "fail", "wants a newer kernel"),
+        ("7.2.1-81", "6.17.0-14-generic", "warn", "wants a newer kernel"),
+        ("7.2.1-81", "6.18.4", "ok", "supported"),
+        ("7.9.0", "6.18.4", "warn", "not supported"),
+        ("7.12.0", "7.0.0", "ok", "supported"),
+        ("gibberish", "6.18.4", "warn", "not known"),
+    ],
+)
+def test_rocm_versions(root: Path, version: str, kernel: str, status: str, words: str) -> None:
+    for name, text in {"opt/rocm/.info/version": version, "proc/sys/kernel/osrelease": kernel}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    check = rocm_check(root, read_host(root), amd_gpus(root), None)
+    assert check.status == status and words in check.text
+
+
+def test_environment_that_misleads_hip(tmp_path: Path) -> None:
+    gpus = amd_gpus(tree("two-gpus", tmp_path / "root"))
+    (order,) = environment_checks(gpus, {})
+    assert "first device is gfx1201" in order.text and "HIP_VISIBLE_DEVICES=1" in order.fix
+    assert environment_checks(gpus, {"HIP_VISIBLE_DEVICES": "1"}) == []
+    override = environment_checks(gpus[1:], {"HSA_OVERRIDE_GFX_VERSION": "11.0.0"})
+    assert len(override) == 1 and "unset it" in override[0].fix
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with libamdhip64.so (also as a version that lacks functions) and libnvidia-ml.so.1."""
+    folder = tmp_path_factory.mktemp("fake")
+    source = (DATA / "fake_gpu.c").read_text()
+    missing = [name for name in SYMBOLS if not re.search(rf"\b{name}\(", source)]
+    for name, stubs in (("whole", missing), ("partial", missing[5:])):
+        (folder / name).mkdir()
+        (folder / name / "stubs.h").write_text("\n".join(f"STUB({s})" for s in stubs))
+        library = folder / name / "libamdhip64.so"
+        compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+        flags = ["-shared", "-fPIC", f"-I{folder / name}", str(DATA / "fake_gpu.c"), "-o", str(library)]
+        subprocess.run([*compiler, *flags], check=True, capture_output=True)
+    (folder / "libnvidia-ml.so.1").symlink_to(folder / "whole" / "libamdhip64.so")
+    return folder
+
+
+def environment(library: Path, **variables: str) -> dict[str, str]:
+    return {**os.environ, "LD_LIBRARY_PATH": str(library), **variables}
+
+
+def hip(root: Path, environment: Mapping[str, str]) -> list[Check]:
+    return hip_checks(root, read_host(root), amd_gpus(root), environment)
+
+
+def test_hip_that_works(root: Path, fake: Path) -> None:
+    checks = hip(root, environment(fake / "whole"))
+    assert {c.status for c in checks} == {"ok"}
+    assert line(checks, "ROCm").text == "ROCm 7.2.0, supported on gfx1151 with this kernel"
+    assert "120.0 GiB free of 62.5 GiB" in line(checks, "HIP devices").text  # as some say it: not used in budgets
+
+
+def test_hip_that_does_not(root: Path, fake: Path, tmp_path: Path) -> None:
+    (gone,) = hip(root, environment(tmp_path))
+    assert gone.status == "fail" and "cannot be loaded" in gone.text and "ROCm 7.2.1" in gone.fix
+    versioned = root / "opt/rocm/lib/libamdhip64.so.7"
+    versioned.parent.mkdir(parents=True)
+    versioned.touch()
+    assert "/opt/rocm/lib/libamdhip64.so.7 is there, but IREE looks for" in hip(root, environment(tmp_path))[0].fix
+    lacking = line(hip(root, environment(fake / "partial")), "HIP functions")
+    assert lacking.status == "fail" and "lacks 5 functions" in lacking.text
+    none = line(hip(root, environment(fake / "whole", FAKE_DEVICES="0")), "HIP devices")
+    assert none.status == "fail" and "error 100" in none.text and "gfx1151" in none.text
+    (crash,) = hip(root, environment(fake / "whole", FAKE_CRASH="1"))
+    assert crash.status == "fail" and "SIGABRT" in crash.text
+
+
+def test_the_list_of_hip_functions_is_ires_own() -> None:
+    """Those, and no others, are named in IREE's runtime: an upgrade that needs more fails here."""
+    (library,) = Path(iree.runtime.__file__).parents[1].glob("_runtime_libs/_runtime.*.so")
+    named = set(re.findall(rb"\0(hip[A-Z][A-Za-z0-9]+)(?=\0)", library.read_bytes()))
+    functions = {n.decode() for n in named if not re.match(rb"hip(Error|Success)", n)}
+    assert functions == set(SYMBOLS)
+
+
+def test_copies_between_gpus(fake: Path) -> None:
+    library = str(fake / "whole" / "libamdhip64.so")
+    found, why = ask("peer_copy", "hip", library, environment=environment(fake, FAKE_DEVICES="2"))
+    assert why == "" and [c.status for c in peer_checks(found, why)] == ["ok", "ok"]
+    found, why = ask("peer_copy", "hip", library, environment=environment(fake, FAKE_DEVICES="2", FAKE_CORRUPT="1"))
+    corrupted = peer_checks(found, why)
+    assert [c.status for c in corrupted] == ["fail", "fail"]
+    assert "which the driver calls possible, reports success and comes out corrupted" in corrupted[0].text
+    found, why = ask("peer_copy", "hip", library, environment=environment(fake, FAKE_DEVICES="3", FAKE_REFUSE="1"))
+    assert len(found) == 6 and all("hipMemcpyPeer: error 1" in c.text for c in peer_checks(found, why))
+    found, why = ask("peer_copy", "hip", library, environment=environment(fake, FAKE_CRASH="1"))
+    assert peer_checks(found, why)[0].status == "fail" and "SIGABRT" in why
+
+
+def test_one_gpu_has_no_peers() -> None:
+    class One:
+        def count(self) -> int:
+            return 1
+
+    assert peer_copies(One()) == []  # type: ignore[arg-type]
+    assert peer_checks([vars(PeerCopy(0, 1, False, True))], "")[0].text == "intact (staged by the driver)"
+
+
+def test_nvml(fake: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = str(fake / "libnvidia-ml.so.1")
+    gpus, problem = nvidia_gpus(library)
+    assert problem == "" and [g.name for g in gpus] == ["NVIDIA A", "NVIDIA B"]
+    pool = device_pool("cuda", tmp_path, {}, library)
+    assert pool.limit == 80 * GIB and pool.used == 30 * GIB and pool.usable == 50 * GIB - (256 << 20)
+    assert device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": "1"}, library).limit == 24 * GIB
+    assert device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": "5"}, library).usable is None
+    assert device_pool("vulkan", tmp_path, {}, library).device == "NVIDIA A"
+    monkeypatch.setenv("FAKE_CRASH", "1")
+    assert nvidia_gpus(library) == ([], "NVML does not start (error 9)")
+    assert nvidia_gpus("libnothing.so.1") == ([], "libnothing.so.1 is not there")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    build_programs("cpu", folder)
+    return folder
+
+
+def test_self_test_on_the_cpu(programs: Path) -> None:
+    found, crashed = ask("selftest", "cpu", str(programs))
+    assert crashed == "" and set(found["programs"]) == {"matmul", "kernel"}
+    checks = self_test_checks("cpu", found, crashed)
+    assert [c.name for c in checks] == ["copies cpu", "copy speed cpu", "IREE matmul cpu", "custom kernel cpu"]
+    assert {c.status for c in checks} == {"ok"}
+    assert found["bandwidth"] > 1e9
+
+
+def test_self_test_sees_a_wrong_result(tmp_path: Path) -> None:
+    doubled = MATMUL.replace("return %y", "%z = stablehlo.add %y, %y : tensor<64x48xf32>\n  return %z")
+    iree_compile(f"module {{{doubled}}}", parse_target("cpu").iree_flags, tmp_path / "matmul.vmfb")
+    found, crashed = ask("selftest", "cpu", str(tmp_path), "4096")
+    wrong = line(self_test_checks("cpu", found, crashed), "IREE matmul")
+    assert found["programs"]["matmul"] == pytest.approx(1.0) and wrong.status == "fail" and "wrong" in wrong.text
+
+
+def test_self_test_on_a_simulated_gfx1151(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies, a matmul and a kernel of a rocm program, through IREE's own HIP driver."""
+    monkeypatch.syspath_prepend(str(DATA.parent))
+    from gfx1151_sim.build import library
+
+    simulated = environment(library().parent)
+    assert ask("devices", "rocm", environment=simulated) == (["simulated gfx1151"], "")
+    build_programs("rocm", tmp_path)
+    found, crashed = ask("selftest", "rocm", str(tmp_path), str(1 << 20), environment=simulated)
+    checks = self_test_checks("rocm", found, crashed)
+    assert [c.name for c in checks] == ["copies rocm", "copy speed rocm", "IREE matmul rocm", "custom kernel rocm"]
+    assert {c.status for c in checks} == {"ok"}
+
+
+def test_self_test_results_that_fail() -> None:
+    copies = [{"bytes": 4096, "intact": True}, {"bytes": 1048588, "intact": False}]
+    corrupted = self_test_checks("rocm", {"copies": copies, "programs": {}}, "")
+    assert corrupted[0].status == "fail" and "1048588 bytes came out corrupted" in corrupted[0].text
+    (early,) = self_test_checks("rocm", None, "ended by SIGSEGV")
+    assert early.status == "fail" and "SIGSEGV" in early.text
+    slow = self_test_checks("rocm", {"copies": [], "programs": {}, "bandwidth": 90e9}, "", strix_halo=True)
+    assert slow[0].status == "warn" and "42% of the 212" in slow[0].text
+    assert (
+        self_test_checks("rocm", {"copies": [], "programs": {}, "bandwidth": 205e9}, "", strix_halo=True)[0].status
+        == "ok"
+    )
+
+
+def test_self_test_of_a_device_that_is_not_there(tmp_path: Path) -> None:
+    found = selftest.run("rocm", tmp_path)
+    assert found["copies"] == [] and "no device for target rocm" in found["error"]
+
+
+def test_without_a_compiler_only_copies_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "KINDS", ("cpu",))
+    checks = doctor.self_tests(None)
+    assert [c.status for c in checks] == ["skip", "ok", "ok"] and "no compiler" in checks[0].text
+
+
+def test_record_and_replay(root: Path, tmp_path: Path) -> None:
+    checks = machine_checks(root, {})
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(record_machine(checks, root)))
+    again = tmp_path / "again"
+    record = read_machine(file, again)
+    assert record["assumed"] is False and [c["name"] for c in record["checks"]] == [c.name for c in checks]
+    assert machine_checks(again, {}) == checks
+
+
+def test_record_has_no_personal_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "proc/cmdline").write_text(
+        "BOOT_IMAGE=/vmlinuz root=UUID=d55f0c3f-88f5-4c65-a93a-285c1a30361c ttm.pages_limit=28835840 user=alice"
+        " ip=192.168.1.20 iommu=pt"
+    )
+    node = root / "sys/class/kfd/kfd/topology/nodes/1/properties"
+    node.write_text(node.read_text() + "unique_id 1311768467463790320\n")
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("0::/user.slice/user-1000.slice/alice.service\n")
+    (root / "proc/sys/kernel/osrelease").write_text("6.18.4-alice")
+    monkeypatch.setattr(socket, "gethostname", lambda: "alices-desktop")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "alices-desktop.example.org")
+    monkeypatch.setenv("USER", "alice")
+    checks = [
+        Check(
+            "library",
+            "fail",
+            "/home/alice/rocm/lib of alices-desktop cannot be loaded",
+            "ask Alice, at 9c:6b:00:12:34:56",
+        ),
+    ]
+    text = json.dumps(record_machine(checks, root))
+    for secret in (
+        "alice",
+        "desktop",
+        "example.org",
+        "UUID",
+        "d55f0c3f",
+        "1311768467463790320",
+        "9c:6b",
+        "192.168",
+        "vmlinuz",
+    ):
+        assert secret.lower() not in text.lower(), secret
+    record = json.loads(text)
+    assert record["files"]["proc/cmdline"] == "ttm.pages_limit=28835840 iommu=pt"
+    assert record["checks"][0]["text"] == "/home/<removed>/rocm/lib of <removed> cannot be loaded"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        json.dumps({"format": "other"}),
+        json.dumps({"format": FORMAT, "files": {"../x": "1"}}),
+        json.dumps({"format": FORMAT, "files": {"/etc/x": "1"}}),
+        json.dumps({"format": FORMAT, "files": {"a": 5}}),
+        json.dumps({"format": FORMAT, "files": {}, "links": {"a/b": "../../../x"}}),
+        json.dumps({"format": FORMAT, "files": {}, "links": {"a/b": "/etc"}}),
+        json.dumps({"format": FORMAT, "files": {"l/x": "1"}, "links": {"l": "m", "m": "../out"}}),
+    ],
+)
+def test_records_that_are_none(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text(content)
+    folder = tmp_path / "inside" / "root"
+    folder.mkdir(parents=True)
+    with pytest.raises(StrixhloError, match=r"record\.json"):
+        read_machine(file, folder)
+    assert not (tmp_path / "x").exists() and not (tmp_path / "inside" / "x").exists()
+
+
+def strixhlo(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strixhlo.cli", "doctor", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_command(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    checks = json.loads(strixhlo("--no-self-test", "--json", "--record", str(record)).stdout)
+    assert {"GPU", "kernel", "RAM", "HIP", "CUDA", "Vulkan"} <= {c["name"].split(" ")[0] for c in checks}
+    text = strixhlo("--replay", str(DATA / "sysfs" / "page-pool-kept.json")).stdout
+    assert "60.0 GiB kept" in text and "drop_caches" in text
+    assert json.loads(strixhlo("--replay", str(record), "--json").stdout)[0] == checks[0]
+    assert "cannot be read" in strixhlo("--replay", str(tmp_path / "nowhere"), code=2).stderr
+    failing = json.loads(record.read_text())
+    tree("carve-out-0.5", tmp_path / "halo")
+    failing["files"] = {
+        k: v for k, v in json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())["files"].items() if k != "dev/kfd"
+    }
+    failing["links"] = json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())["links"]
+    record.write_text(json.dumps(failing))
+    assert "/dev/kfd" in strixhlo("--replay", str(record), code=1).stdout

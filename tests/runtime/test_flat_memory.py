@@ -1,0 +1,138 @@
+"""Peaks stay flat: weights are never held twice, and a longer run holds no more than a short one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig
+
+from strixhlo.bundle import Bundle
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.memory import KV_CACHE, call_bytes, needed_items
+from strixhlo.runtime.program import Program
+
+MIB = 1 << 20
+
+
+def write_checkpoint(folder: Path, *, hidden: int, feed_forward: int, layers: int, vocabulary: int = 320) -> int:
+    """A Llama of zeros in bfloat16, whose safetensors file is one long hole; returns the bytes of its weights."""
+    folder.mkdir()
+    LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=feed_forward,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        architectures=["LlamaForCausalLM"],
+    ).save_pretrained(folder)
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
+    for i in range(layers):
+        layer = {
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (hidden, hidden),
+            "self_attn.k_proj": (64, hidden),
+            "self_attn.v_proj": (64, hidden),
+            "self_attn.o_proj": (hidden, hidden),
+            "mlp.gate_proj": (feed_forward, hidden),
+            "mlp.up_proj": (feed_forward, hidden),
+            "mlp.down_proj": (hidden, feed_forward),
+        }
+        shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
+    header, position = {}, 0
+    for name, shape in shapes.items():
+        end = position + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        os.truncate(file.fileno(), 8 + len(text) + position)
+    Tokenizer(WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return position
+
+
+def strixhlo(limit: int | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command with at most `limit` bytes of data memory: all that it may write to, mapped files excluded."""
+
+    def restrict() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    command = [sys.executable, "-m", "strixhlo.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=restrict)
+
+
+def export_and_run(folder: Path, limit: int, hidden: int, feed_forward: int, layers: int) -> tuple[int, int]:
+    """Export and run under the limit; returns bytes of weights, and of what the run has held in RAM."""
+    weights = write_checkpoint(folder / "checkpoint", hidden=hidden, feed_forward=feed_forward, layers=layers)
+    bundle = str(folder / "bundle")
+    done = strixhlo(limit, "export", str(folder / "checkpoint"), "-o", bundle)
+    assert done.returncode == 0, done.stderr
+    done = strixhlo(None, "compile", bundle)
+    assert done.returncode == 0, done.stderr
+    done = strixhlo(limit, "run", bundle, "--raw", "-p", "w1", "-n", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert len(record["token_ids"]) == 3
+    return weights, record["memory"]["peak"]["resident"]
+
+
+def test_weights_beyond_the_limit_on_data_memory(tmp_path: Path) -> None:
+    weights, resident = export_and_run(tmp_path, 512 * MIB, hidden=1024, feed_forward=32768, layers=4)
+    assert weights > 780 * MIB
+    assert resident < weights + 256 * MIB  # mapped once, and little beside
+
+
+@pytest.mark.slow
+def test_4_gb_of_weights_under_3_gb_of_data_memory(tmp_path: Path) -> None:
+    weights, resident = export_and_run(tmp_path, 3 << 30, hidden=4096, feed_forward=32768, layers=5)
+    assert weights > 4e9
+    assert resident < weights + 256 * MIB
+
+
+def test_the_limit_would_catch_a_copy(tmp_path: Path) -> None:
+    """The limit of the tests above does bind: a file of that size cannot be read into memory under it."""
+    file = tmp_path / "hole"
+    file.touch()
+    os.truncate(file, 800 * MIB)
+    code = f"import resource as r; r.setrlimit(r.RLIMIT_DATA, ({512 * MIB},) * 2); open({str(file)!r}, 'rb').read()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "MemoryError" in done.stderr
+
+
+def test_the_peak_does_not_grow_and_is_what_was_planned(tiny: Bundle) -> None:
+    with Program(tiny, "cpu", 1) as program:
+        engine = Engine(program)
+        engine.prefill([1] * 20)
+        engine.decode(2)
+        short = program.peak().device
+        statistics = program.device.hal.allocator.statistics
+        live = statistics["device_bytes_allocated"] - statistics["device_bytes_freed"]
+        for _ in range(3):
+            engine.reset()
+            engine.prefill([1] * 150)
+            for _ in range(50):
+                engine.decode(3)
+        statistics = program.device.hal.allocator.statistics
+        assert statistics["device_bytes_allocated"] - statistics["device_bytes_freed"] == live
+        long = program.peak().device
+        engine.close()
+    planned = {item.name: item.bytes for item in needed_items(tiny.manifest, program.build, "cpu")}
+    bound = planned[KV_CACHE] + planned["temporaries"] + planned["results"] + 64 * 1024  # token ids, block tables
+    assert short is not None and long is not None
+    assert planned[KV_CACHE] < short <= long <= bound
+    transients, _, how = call_bytes(tiny.manifest, program.build)
+    assert how.endswith("as compiled") and transients > 0
