@@ -84,7 +84,12 @@ def _name(source: str) -> str:
 
 @main.command("compile")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--target", default="cpu", show_default=True, help="cpu (this machine) or cpu:x86-64[-v2|-v3|-v4].")
+@click.option(
+    "--target",
+    default="cpu",
+    show_default=True,
+    help="cpu (this machine), cpu:x86-64[-v2|-v3|-v4], rocm[:gfx1151], cuda[:sm_80|...] or vulkan.",
+)
 @click.option(
     "--activations",
     type=click.Choice(["int8", "f32"]),
@@ -100,6 +105,7 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
     Does nothing when program, flags, versions and kernel sources are those of the build that is there.
     """
     from .compile.compile import compile_bundle
+    from .compile.report import report_lines
     from .compile.targets import parse_target
 
     with spinner(stderr, f"compiling for {target}") as say:
@@ -116,6 +122,8 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
     state = "compiled" if result.fresh else "up to date"
     calls = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in result.build.report.items() if isinstance(v, int))
     click.echo(f"{bundle}: {target} {state}, {result.build.vmfb_bytes / 1e3:.0f} kB ({calls})")
+    for line in report_lines(result.build.report):
+        click.echo(line)
 
 
 @main.command()

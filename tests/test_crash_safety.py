@@ -218,6 +218,19 @@ def test_compile_is_killed(bundle: Path) -> None:
     verify_bundle(open_bundle(bundle))
 
 
+def test_a_child_ends_with_its_parent() -> None:
+    sleep = f"600.{os.getpid()}"
+    script = (
+        "import subprocess, sys\nfrom strixhlo.end_with_parent import ends_with_parent\n"
+        f"subprocess.run(ends_with_parent(['/bin/sleep', '{sleep}']))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    wait_for(lambda: any(c.startswith("/bin/sleep") for c in running(sleep)))
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not running(sleep), 20)
+
+
 # ------------------------------------------------------------------------------------------------------- two at once
 
 

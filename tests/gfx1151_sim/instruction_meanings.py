@@ -99,7 +99,7 @@ EXACT: dict[str, Vector] = {
     "v_subrev_f32_e32 v8, v2, v4": lambda a, b, c, d: f32(b) - f32(a),
     "v_mul_f32_e32 v8, v2, v4": lambda a, b, c, d: f32(a) * f32(b),
     "v_mul_f32_e64 v8, -v2, |v4|": lambda a, b, c, d: -f32(a) * np.abs(f32(b)),
-    "v_add_f32_e64 v8, |v2|, -v4 mul:2": lambda a, b, c, d: (np.abs(f32(a)) - f32(b)) * np.float32(2),
+    "v_add_f32_e64 v8, |v2|, -v4 mul:2": lambda a, b, c, d: np.abs(f32(a)) - f32(b),
     "v_add_f32_e64 v8, v2, v4 clamp": lambda a, b, c, d: np.clip(np.nan_to_num(f32(a) + f32(b), nan=0), 0, 1),
     "v_min_f32_e32 v8, v2, v4": lambda a, b, c, d: minimum(f32(a), f32(b)),
     "v_max_f32_e32 v8, v2, v4": lambda a, b, c, d: maximum(f32(a), f32(b)),

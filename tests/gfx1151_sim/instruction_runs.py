@@ -75,7 +75,8 @@ class Results:
     exec: np.ndarray
 
 
-def _pack(x: Inputs) -> np.ndarray:
+def pack(x: Inputs) -> np.ndarray:
+    """The first argument of a kernel: uint32 [groups, 10, 32]."""
     groups = len(x.a) // LANES
     rows = np.zeros((groups, 10, LANES), np.uint32)
     for k, values in enumerate((x.a, x.b, x.c, x.old)):
@@ -89,17 +90,22 @@ def _pack(x: Inputs) -> np.ndarray:
     return rows
 
 
+def instructions_body(text: str) -> str:
+    """A kernel that loads the registers, runs the instructions and stores the results, uint32 [groups, 7, 32]."""
+    return BODY.format(instruction=text, loads=LOADS, stores=STORES)
+
+
 class Instructions:
     """Kernels that each run one instruction."""
 
     def __init__(self, texts: Mapping[str, str], folder: Path, denormals: int = 3) -> None:
         """texts: name -> instructions. denormals: 3 keeps those of float32, 0 flushes them."""
-        bodies = {n: BODY.format(instruction=t, loads=LOADS, stores=STORES) for n, t in texts.items()}
+        bodies = {n: instructions_body(t) for n, t in texts.items()}
         self._object = CodeObject(assemble(bodies, folder / f"instructions-{denormals}.hsaco", denormals=denormals))
 
     def run(self, name: str, inputs: Inputs) -> Results:
         """One instruction on all groups."""
-        packed = _pack(inputs)
+        packed = pack(inputs)
         groups = len(packed)
         out = np.zeros((groups, 7, LANES), np.uint32)
         self._object.launch(name, [groups], [LANES], [packed, out])
@@ -112,6 +118,19 @@ class Instructions:
             vcc=out[:, 3, 0],
             exec=out[:, 4, 0],
         )
+
+
+def random_inputs(rng: np.random.Generator, groups: int) -> Inputs:
+    """Ordinary floats in all registers, some lanes inactive."""
+    lanes = groups * LANES
+
+    def pick(count: int) -> np.ndarray:
+        pairs = rng.standard_normal((count, 2)).astype(np.float32) * np.float32(8)
+        return pairs.view(np.uint64).reshape(-1)
+
+    masks = rng.integers(1, 1 << 32, (2, groups), dtype=np.uint32)
+    scalars = [pick(groups) for _ in range(3)]
+    return Inputs(*(pick(lanes) for _ in range(4)), *scalars, vcc=masks[0], exec=masks[1], scc=masks[0] & 1)
 
 
 def edge_inputs(seed: int, groups: int = 32) -> Inputs:

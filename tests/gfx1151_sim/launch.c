@@ -8,7 +8,13 @@
 #include "record.h"
 
 simulator_options options = {.poison = 0xff, .most = 1ll << 32, .races = 1};
+static lds_shadow shadow[65536 / 4];
 static u32 barriers;  // passed in all launches, so that every stretch between two has its own number
+
+static u32 next_stretch(void) {
+  if (!(++barriers & 0xfffff)) memset(shadow, 0, sizeof shadow);  // it keeps 20 bits of the number
+  return barriers;
+}
 
 int fault(wave *w, const instruction *i, const char *format, ...) {
   const u32 *n = w->group->number;
@@ -100,7 +106,7 @@ static int run_workgroup(wave *waves, u32 count) {
     if (run_turns(waves, count, executed, &running)) return FAULT;
     if (running) continue;
     for (u32 k = 0; k < count; k++) ended &= waves[k].ended != 0, waves[k].waiting = 0;
-    waves[0].group->barriers = ++barriers;
+    waves[0].group->barriers = next_stretch();
     memset(executed, 0, sizeof executed);
     if (ended) return NEXT;
   }
@@ -122,7 +128,6 @@ static int run_grid(launch *r, const kernel *k, const u32 grid[3], const u32 blo
                     const u8 *packet, u32 lds_bytes) {
   static wave waves[32];
   static u8 lds[65536];
-  static lds_shadow shadow[65536 / 4];
   static u8 *scratch;
   u32 count = (block[0] * block[1] * block[2] + LANES - 1) / LANES, total = grid[0] * grid[1] * grid[2];
   workgroup group = {.lds = lds, .shadow = shadow, .lds_bytes = lds_bytes};
@@ -132,7 +137,7 @@ static int run_grid(launch *r, const kernel *k, const u32 grid[3], const u32 blo
     group.number[0] = group.index % grid[0];
     group.number[1] = group.index / grid[0] % grid[1];
     group.number[2] = group.index / grid[0] / grid[1];
-    group.barriers = ++barriers;
+    group.barriers = next_stretch();
     memset(lds, (int)options.poison, lds_bytes);
     for (u32 i = 0; i < count; i++) {
       waves[i].launch = r, waves[i].group = &group, waves[i].index = i;

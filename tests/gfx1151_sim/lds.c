@@ -16,29 +16,36 @@ static int race(wave *w, const instruction *i, u32 at, const char *what, u32 oth
 }
 // A word of LDS: two waves may both read it, or both update it atomically, between two barriers; nothing else.
 static int check_word(wave *w, const instruction *i, lds_shadow *s, u32 at, u32 bytes, int kind) {
-  u32 mine = ((1u << bytes) - 1) << (at & 3);
-  if (s->barrier != w->group->barriers + 1) *s = (lds_shadow){.barrier = w->group->barriers + 1};
-  int foreign = s->writer && s->writer != w->index + 1 && s->bytes & mine && !(kind == UPDATE && s->atomic);
-  if (foreign) return race(w, i, at, kind == READ ? "loads" : "stores", s->writer - 1u);
-  u32 others = s->readers & ~(1u << w->index);
-  if (kind == READ) { s->readers |= 1u << w->index; return NEXT; }
+  u64 now = (u64)(w->group->barriers & 0xfffff), word = *s >> SHADOW_BARRIER == now ? *s : now << SHADOW_BARRIER;
+  u32 mine = ((1u << bytes) - 1) << (at & 3), writer = word >> SHADOW_WRITER & 63, written = word >> SHADOW_BYTES & 15;
+  int atomic = word >> SHADOW_ATOMIC & 1, foreign = writer && writer != w->index + 1;
+  if (foreign && written & mine && !(kind == UPDATE && atomic))
+    return race(w, i, at, kind == READ ? "loads" : "stores", writer - 1);
+  u32 others = (u32)word & ~(1u << w->index);
+  if (kind == READ) {
+    *s = word | 1u << w->index;
+    return NEXT;
+  }
   if (others) return race(w, i, at, "stores", (u32)__builtin_ctz(others));
-  if (s->writer != w->index + 1) s->bytes = 0;
-  s->writer = (u8)(w->index + 1), s->bytes |= (u8)mine, s->atomic = kind == UPDATE;
+  if (foreign) written = 0;
+  *s = now << SHADOW_BARRIER | (u64)(kind == UPDATE) << SHADOW_ATOMIC | (u64)(written | mine) << SHADOW_BYTES |
+       (u64)(w->index + 1) << SHADOW_WRITER | (u32)word;
   return NEXT;
 }
 static int check_races(wave *w, const instruction *i, u32 at, u32 bytes, int kind) {
-  u32 barrier = w->group->barriers + 1, me = w->index + 1, bit = 1u << w->index;
-  for (u32 k = 0; k < bytes; k += 4) {
-    lds_shadow *s = w->group->shadow + (at + k) / 4;
-    // Most words are read again and again by the same wave.
-    if (kind == READ && s->barrier == barrier && s->readers & bit && (!s->writer || s->writer == me)) continue;
-    if (check_word(w, i, s, at + k, bytes - k < 4 ? bytes - k : 4, kind)) return FAULT;
+  lds_shadow *s = w->group->shadow + at / 4;
+  if (kind == READ) {  // most words are read again and again by the same wave
+    u64 bit = 1u << w->index, known = (u64)(w->group->barriers & 0xfffff) << SHADOW_BARRIER | bit;
+    u64 compared = ~0ull << SHADOW_BARRIER | 63ull << SHADOW_WRITER | bit, different = 0;
+    for (u32 k = 0; k < bytes; k += 4) different |= (s[k / 4] ^ known) & compared;
+    if (!different) return NEXT;
   }
+  for (u32 k = 0; k < bytes; k += 4)
+    if (check_word(w, i, s + k / 4, at + k, bytes - k < 4 ? bytes - k : 4, kind)) return FAULT;
   return NEXT;
 }
 static int check(wave *w, const instruction *i, const u32 *address, u32 offset, u32 mask, u32 bytes, int kind) {
-  u32 last = ~0u;
+  u64 last = ~0ull;  // no address
   for (u32 l = 0; l < LANES; l++) {
     u32 at = address[l] + offset;
     if (!(mask >> l & 1) || (kind == READ && at == last)) continue;
@@ -56,7 +63,7 @@ static int check(wave *w, const instruction *i, const u32 *address, u32 offset, 
 static void copy_lanes(u8 *lds, const u32 *address, u32 offset, u32 mask, const transfer *t, u32 words[4][LANES]) {
   for (u32 l = 0; l < LANES; l++) {
     if (!(mask >> l & 1)) continue;
-    u8 *at = lds + address[l] + offset;
+    u8 *at = lds + (u32)(address[l] + offset);  // the sum wraps
     for (u32 k = 0; k < t->bytes; k += 4) {
       u32 n = t->bytes - k, *word = &words[k / 4][l];
       if (n >= 4) { if (t->stores) memcpy(at + k, word, 4); else memcpy(word, at + k, 4); }

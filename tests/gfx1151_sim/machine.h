@@ -74,11 +74,10 @@ struct wave {
   u32 waiting, ended;
 };
 
-// What races between waves: which wave touched a word of LDS last, since which barrier.
-typedef struct {
-  u32 barrier, readers;   // readers: one bit a wave
-  u8 writer, bytes, atomic;  // writer: wave + 1; bytes: which of the four it wrote
-} lds_shadow;
+// Who used a word of LDS since a barrier, to find races: readers (a bit a wave), the last writer's wave + 1 (6 bits),
+// which of the four bytes it wrote (4), whether atomically (1), and that barrier's number (20).
+typedef u64 lds_shadow;
+enum { SHADOW_WRITER = 32, SHADOW_BYTES = 38, SHADOW_ATOMIC = 42, SHADOW_BARRIER = 44 };
 
 struct workgroup {
   u8 *lds;

@@ -209,9 +209,10 @@ def test_flushed_denormals(tmp_path: Path, inputs: Inputs) -> None:
         return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 
     texts = {"add": "v_add_f32_e32 v8, v2, v4", "mul": "v_mul_f32_e32 v8, v2, v4", "mov": "v_mov_b32_e32 v8, v2"}
+    texts["double"] = "v_add_f32_e64 v8, v2, v4 mul:2"
     flushing = Instructions(texts, tmp_path, denormals=0)
     a, b = flush(f32(inputs.a)), flush(f32(inputs.b))
-    for name, expected in {"add": flush(a + b), "mul": flush(a * b)}.items():
+    for name, expected in {"add": flush(a + b), "mul": flush(a * b), "double": flush((a + b) * np.float32(2))}.items():
         got = f32(flushing.run(name, inputs).vector)
         mine = active(inputs).reshape(-1) & ~np.isnan(expected)
         np.testing.assert_array_equal(got.view(np.uint32)[mine], expected.view(np.uint32)[mine], err_msg=name)

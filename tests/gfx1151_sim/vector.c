@@ -127,20 +127,22 @@ const void *fetch(const wave *w, const instruction *i, int k, char type, u64 *wi
 }
 
 // ---------------------------------------------------------------- results
-static double scaled(const instruction *i, double x) {
-  if (i->scale) x *= i->scale == 1 ? 2 : i->scale == 2 ? 4 : 0.5;
+static double scaled(const instruction *i, double x, u32 scale) {
+  if (scale) x *= scale == 1 ? 2 : scale == 2 ? 4 : 0.5;
   if (i->clamp) x = x > 0 ? (x < 1 ? x : 1) : 0;  // NaN becomes 0
   return x;
 }
-static void modify_result(const instruction *i, char type, void *result) {
+// The hardware ignores the scale where it keeps denormals, as it always does for float16 and float64 here.
+static void modify_result(const wave *w, const instruction *i, char type, void *result) {
+  u32 scale = w->flush ? i->scale : 0;
   for (int l = 0; l < LANES; l++) {
-    if (type == 'F') ((float *)result)[l] = (float)scaled(i, ((float *)result)[l]);
-    else if (type == 'D') ((double *)result)[l] = scaled(i, ((double *)result)[l]);
-    else ((u32 *)result)[l] = float_to_half((float)scaled(i, half_to_float(((u32 *)result)[l])));
+    if (type == 'F') ((float *)result)[l] = (float)scaled(i, ((float *)result)[l], scale);
+    else if (type == 'D') ((double *)result)[l] = scaled(i, ((double *)result)[l], 0);
+    else ((u32 *)result)[l] = float_to_half((float)scaled(i, half_to_float(((u32 *)result)[l]), 0));
   }
 }
 int finish(wave *w, const instruction *i, char type, void *result, u32 enabled) {
-  if (i->scale | i->clamp) modify_result(i, type, result);
+  if (i->scale | i->clamp) modify_result(w, i, type, result);
   u32 *value = result, *to = w->v[i->result];
   if (type == 'F' && w->flush)
     for (int l = 0; l < LANES; l++) value[l] = flush_f32(value[l]);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -64,15 +63,13 @@ def write_checkpoint(folder: Path, *, hidden: int, feed_forward: int, layers: in
     return position
 
 
-def strixhlo(limit: int | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+def strixhlo(limit: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command with at most `limit` bytes of data memory: all that it may write to, mapped files excluded."""
-
-    def restrict() -> None:
-        if limit:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-    command = [sys.executable, "-m", "strixhlo.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=restrict)
+    code = (
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_DATA, ({limit},) * 2);"
+        " runpy.run_module('strixhlo.cli', run_name='__main__', alter_sys=True)"
+    )
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
 def export_and_run(folder: Path, limit: int, hidden: int, feed_forward: int, layers: int) -> tuple[int, int]:
@@ -81,7 +78,7 @@ def export_and_run(folder: Path, limit: int, hidden: int, feed_forward: int, lay
     bundle = str(folder / "bundle")
     done = strixhlo(limit, "export", str(folder / "checkpoint"), "-o", bundle)
     assert done.returncode == 0, done.stderr
-    done = strixhlo(None, "compile", bundle)
+    done = strixhlo(8 << 30, "compile", bundle)
     assert done.returncode == 0, done.stderr
     done = strixhlo(limit, "run", bundle, "--raw", "-p", "w1", "-n", "3", "--json")
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS
 from strixhlo.custom_kernels.gpu.launches import (
     attention_launches,
     dense_matmul_launches,
@@ -15,6 +16,7 @@ from strixhlo.custom_kernels.gpu.launches import (
 from strixhlo.custom_kernels.ops import attention as attention_op
 from strixhlo.custom_kernels.ops import kv_append as kv_append_op
 from strixhlo.custom_kernels.ops.formats import FORMATS, WeightFormat, dequantize
+from strixhlo.custom_kernels.ops.launch import Launch
 
 ROWS = (1, 2, 3, 8, 9, 17, 70)
 # Subnormal, tiny, ordinary, large and negative float16 scales, and zero.
@@ -53,7 +55,7 @@ def test_quantized_matmul(run_launches, name, m):
     assert_matmul(y, x, np.asarray(dequantize(fmt, {p: jnp.asarray(v) for p, v in parts.items()})))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", DENSE)
 @pytest.mark.parametrize("m", ROWS)
 def test_dense_matmul(run_launches, dtype, m):
     n, k = 67, 136
@@ -77,7 +79,7 @@ def test_few_rows_do_not_depend_on_each_other(run_launches, name):
         assert alone.tobytes() == together[:m].tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", POOLS)
 def test_kv_append(run_launches, dtype):
     layers, pool_rows, width, tokens = 2, 9, 24, 13
     pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
@@ -106,58 +108,86 @@ ATTENTION = {
     "decode, split": ("f16", 64, 3, 1, DECODE, 0, 0.0, 3),
     "decode, more splits than tiles": ("f32", 128, 2, 1, DECODE, 0, 0.0, 7),
     "decode, split window": ("f16", 256, 2, 1, DECODE, 40, 0.0, 2),
+    "decode, split of 80 dimensions": ("f16", 80, 2, 1, DECODE, 0, 0.0, 3),
+    "decode, split float32": ("f32", 48, 2, 1, DECODE, 0, 0.0, 4),
     "chunk": ("f16", 64, 6, 2, CHUNK, 0, 0.0, 1),
     "chunk, window": ("f32", 96, 3, 1, CHUNK, 4, 30.0, 1),
+    "chunk, wide heads": ("f32", 256, 2, 1, CHUNK, 0, 0.0, 1),
     "chunk, split": ("f32", 256, 4, 2, CHUNK, 0, 0.0, 2),
 }
 
 
+BLOCK_SIZE, BLOCKS = 16, 6
+
+
+def launches_of(case: str) -> tuple[Launch, ...]:
+    dtype, head_dim, q_heads, kv_heads, rows, window, softcap, splits = ATTENTION[case]
+    launches = attention_launches(
+        dtype,
+        layer=1,
+        tokens=sum(map(len, rows)),
+        sequences=len(rows),
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        pool_rows=(len(rows) * BLOCKS + 1) * BLOCK_SIZE,
+        blocks_per_sequence=BLOCKS,
+        block_size=BLOCK_SIZE,
+        window=window,
+        scale=head_dim**-0.5,
+        softcap=softcap,
+        splits=splits,
+    )
+    assert launches
+    return launches
+
+
 @pytest.mark.parametrize("case", ATTENTION)
 def test_attention(run_launches, case):
-    dtype, head_dim, q_heads, kv_heads, position_rows, window, softcap, splits = ATTENTION[case]
-    layers, block_size, blocks, sequences = 2, 16, 6, len(position_rows)
+    dtype, head_dim, q_heads, kv_heads, position_rows, window, softcap, _splits = ATTENTION[case]
+    sequences = len(position_rows)
     pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
     rng = np.random.default_rng(len(case))
-    pool_blocks = sequences * blocks + 1
-    table = rng.permutation(pool_blocks)[: sequences * blocks].reshape(sequences, blocks).astype(np.int32)
+    pool_blocks = sequences * BLOCKS + 1
+    table = rng.permutation(pool_blocks)[: sequences * BLOCKS].reshape(sequences, BLOCKS).astype(np.int32)
     positions = np.array(position_rows, np.int32)
-    shape = (layers, pool_blocks * block_size, kv_heads * head_dim)
+    shape = (2, pool_blocks * BLOCK_SIZE, kv_heads * head_dim)
     pools = [np.full(shape, np.nan, pool_type) for _ in range(2)]  # what no row sees may hold anything
     for s, rows in enumerate(position_rows):
         seen = {p for i in rows for p in range(max(0, i - window + 1) if window else 0, i + 1)}
         for p in seen:
-            at = table[s, p // block_size] * block_size + p % block_size
+            at = table[s, p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
             for pool in pools:
                 pool[1, at] = rng.standard_normal(shape[2]) * 2
     q = rng.standard_normal((positions.size, q_heads, head_dim), np.float32)
-    scale = head_dim**-0.5
-    launches = attention_launches(
-        dtype,
-        layer=1,
-        tokens=positions.size,
-        sequences=sequences,
-        q_heads=q_heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        pool_rows=shape[1],
-        blocks_per_sequence=blocks,
-        block_size=block_size,
-        window=window,
-        scale=scale,
-        softcap=softcap,
-        splits=splits,
-    )
     names = ("q", "k_pool", "v_pool", "block_table", "positions")
     values = (q, *pools, table, positions.reshape(-1))
-    got = run_launches(launches, dict(zip(names, values, strict=True)))["y"]
+    got = run_launches(launches_of(case), dict(zip(names, values, strict=True)))["y"]
     want = attention_op.reference(
         *map(jnp.asarray, values),
         layer=1,
         kv_heads=kv_heads,
-        block_size=block_size,
+        block_size=BLOCK_SIZE,
         window=window,
-        scale=scale,
+        scale=head_dim**-0.5,
         softcap=softcap,
     )
     np.testing.assert_allclose(got, np.asarray(want), rtol=0, atol=1e-5)
     assert (got[positions.reshape(-1) < 0] == 0).all()
+
+
+def test_the_cases_above_launch_every_kernel():
+    launches = [launch for case in ATTENTION for launch in launches_of(case)]
+    for m in ROWS:
+        launches += [launch for fmt in FORMATS.values() for launch in quantized_matmul_launches(fmt, m, 67, 768)]
+        launches += [launch for dtype in DENSE for launch in dense_matmul_launches(dtype, m, 67, 136)]
+    for dtype in POOLS:
+        launches += kv_append_launches(dtype, layers=2, layer=1, pool_rows=9, width=24, tokens=13)
+    assert {launch.symbol for launch in launches} == set(KERNELS)
+
+
+def test_shapes_without_a_kernel():
+    assert dense_matmul_launches("f16", 1, 64, 100) is None  # not a multiple of 8
+    wide = {"layer": 0, "tokens": 1, "sequences": 1, "q_heads": 1, "kv_heads": 1, "pool_rows": 16, "scale": 1.0}
+    for head_dim in (264, 20):
+        assert attention_launches("f16", head_dim=head_dim, blocks_per_sequence=1, block_size=16, **wide) is None
