@@ -147,7 +147,8 @@ def _target_flags(cpu: str, features: Sequence[str]) -> list[str]:
     ]
 
 
-def _run(command: Sequence[str], what: str) -> None:
+def run_tool(command: Sequence[str], what: str) -> None:
+    """Run a compiler or linker; StrixhloError with its first error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
@@ -170,12 +171,12 @@ def _build(cpu: str, features: Sequence[str], *, shared: bool) -> Path:
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
             built = Path(scratch) / "kernels.o"
             source = str(CPU_SOURCES / "kernels.cpp")
-            _run(
+            run_tool(
                 [*clang.command, *flags, *clang.include, "-c", source, "-o", str(built)], f"building kernels for {cpu}"
             )
             if shared:
                 objects, built = built, Path(scratch) / "kernels.so"
-                _run([*_linker(), "-shared", "--no-undefined", str(objects), "-o", str(built)], "linking kernels")
+                run_tool([*linker(), "-shared", "--no-undefined", str(objects), "-o", str(built)], "linking kernels")
             # Another process may have been faster: both files are the same, and the last one stays.
             built.replace(result)
     except OSError as error:
@@ -185,7 +186,8 @@ def _build(cpu: str, features: Sequence[str], *, shared: bool) -> Path:
     return result
 
 
-def _linker() -> list[str]:
+def linker() -> list[str]:
+    """The command of an ELF linker for every target: the one inside of IREE's compiler."""
     spec = importlib.util.find_spec("iree.compiler")
     if spec is None or not spec.submodule_search_locations:
         raise StrixhloError("iree-lld not found: `pip install iree-base-compiler==3.13.0`")

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from ...errors import StrixhloError
 from ..ops.formats import FORMATS
-from ..toolchain import _linker as linker
-from ..toolchain import _run as run_tool
-from ..toolchain import cache_directory, find_clang
+from ..toolchain import cache_directory, find_clang, linker, run_tool
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes

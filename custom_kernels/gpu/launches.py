@@ -26,7 +26,7 @@ def _ceil_div(a: int, b: int) -> int:
 
 
 def gemv_team(n: int, runs: int) -> tuple[int, int]:
-    """(lanes, waves) that share a weight row: as few as keep enough waves busy, since few lanes load x with few requests.
+    """(lanes, waves) that share a weight row: as few as keep enough waves busy, for few lanes make few requests for x.
 
     Waves of a workgroup come before lanes of a wave, and none are added that would have no run to read. It depends on
     the weight alone, so that every number of rows of x is summed in the same order.
