@@ -14,7 +14,8 @@ from iree.compiler import ir
 from ..end_with_parent import ends_with_parent
 from ..errors import StrixhloError
 
-_DISK_IS_FULL = ("No space left on device", "Bus error")  # the linker writes through a mapping, and gets the latter
+# The linker writes through a mapping, and gets the last one.
+_DISK_IS_FULL = ("No space left on device", "File too large", "Bus error")
 _EMPTY = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"
 
 

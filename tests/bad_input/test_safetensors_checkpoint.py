@@ -116,7 +116,9 @@ def test_links(checkpoint: Path, tmp_path: Path, refused: Refused, accepted: Cal
     (checkpoint / "model.safetensors").symlink_to(blob)
     accepted("export", checkpoint, "-o", tmp_path / "bundle")
     blob.unlink()
-    assert "model.safetensors: not a usable safetensors file ([Errno 2] No such file" in refused("export", checkpoint, "-o", tmp_path / "other")
+    assert "model.safetensors: not a usable safetensors file ([Errno 2] No such file" in refused(
+        "export", checkpoint, "-o", tmp_path / "other"
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from strixhlo.custom_kernels.toolchain import _linker as linker
-from strixhlo.custom_kernels.toolchain import find_clang
+from strixhlo.custom_kernels.toolchain import find_clang, linker, run_tool
 
-TARGET = ("-target", "amdgcn-amd-amdhsa", "-mcpu=gfx1151", "-nogpulib", "-mcode-object-version=5")
+TARGET = ("-target", "amdgcn-amd-amdhsa", "-mcpu=gfx1151", "-mcode-object-version=5")
 
 KERNEL = """
   .globl {name}
@@ -70,11 +68,11 @@ def compile_kernels(source: str, out: Path, flags: tuple[str, ...] = ("-O2",)) -
     """A code object from C."""
     path = out.with_suffix(".c")
     path.write_text(source)
-    return _build(["-ffreestanding", "-fvisibility=default", *flags, str(path)], out)
+    return _build(["-nogpulib", "-ffreestanding", "-fvisibility=default", *flags, str(path)], out)
 
 
 def _build(arguments: list[str], out: Path) -> Path:
     made = out.with_suffix(".o")
-    subprocess.run([*find_clang().command, *TARGET, *arguments, "-c", "-o", str(made)], check=True)
-    subprocess.run([*linker(), "-shared", str(made), "-o", str(out)], check=True)
+    run_tool([*find_clang().command, *TARGET, *arguments, "-c", "-o", str(made)], "assembling a test kernel")
+    run_tool([*linker(), "-shared", str(made), "-o", str(out)], "linking a test kernel")
     return out

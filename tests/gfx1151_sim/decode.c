@@ -249,3 +249,17 @@ int decode(wave *w, u32 pc) {
   x->run = x->second ? run_pair : op->run;
   return NEXT;
 }
+// The instruction at `code`: how many words it has (0: unknown), its name, and that of the other half of a pair.
+__attribute__((visibility("default"))) u32 simulator_decode(const u32 *code, u32 words, const char **name,
+                                                            const char **second) {
+  static instruction table;
+  static wave w;
+  workgroup group = {0};
+  launch r = {.kernel = "", .code = (u8 *)code, .table = &table, .code_words = words};
+  w.launch = &r, w.group = &group;
+  if (decode(&w, 0)) return 0;
+  *name = table.op->name;
+  *second = table.second ? table.second->op->name : "";
+  free(table.second);
+  return table.words_used;
+}

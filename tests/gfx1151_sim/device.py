@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .simulator import start
+from .simulator import load
 
 
 class HipError(Exception):
@@ -16,9 +16,9 @@ class HipError(Exception):
 
 
 def _call(name: str, *arguments: object) -> None:
-    result = getattr(start(), name)(*arguments)
+    result = getattr(load(), name)(*arguments)
     if result:
-        raise HipError(start().hipGetErrorString(result).decode())
+        raise HipError(load().hipGetErrorString(result).decode())
 
 
 class CodeObject:

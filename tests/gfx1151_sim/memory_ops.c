@@ -138,7 +138,7 @@ static int run_buffer(wave *w, const instruction *i) {
   const transfer *t = transfers + (i->words[0] >> 18 & 127);
   u64 address[LANES];
   u32 words[4][LANES], exec = w->s[EXEC], mask = exec & buffer_addresses(w, i, t->bytes, address);
-  // Wide raw accesses are checked dword by dword; so far none straddled a buffer's end.
+  // The hardware checks each dword of a wide access; here one that straddles the buffer's end is dropped whole.
   if (!t->stores) memset(words, 0, sizeof words);
   else gather_stored(w, i->source[1], t, words);
   if (memory_access(w, i, address, mask, t->bytes, t->stores, t->stores ? (const u32(*)[LANES])words : NULL)) return FAULT;

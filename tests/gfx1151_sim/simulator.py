@@ -70,20 +70,25 @@ class Account:
 
 
 @lru_cache(maxsize=1)
-def start() -> ctypes.CDLL:
-    """Loads the library, and makes IREE's HIP driver of this process use it. Before any other use of that driver."""
+def load() -> ctypes.CDLL:
+    """The library, built and loaded."""
     lib = ctypes.CDLL(str(library()))
     lib.simulator_records.restype = ctypes.c_char_p
     lib.simulator_option.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     lib.hipGetErrorString.restype = ctypes.c_char_p
-    os.environ["IREE_HIP_DYLIB_PATH"] = f"file:{library()}"
     return lib
+
+
+def start() -> None:
+    """Makes IREE's HIP driver of this process use the simulator. Before any other use of that driver."""
+    load()
+    os.environ["IREE_HIP_DYLIB_PATH"] = f"file:{library()}"
 
 
 def set_options(**options: int) -> None:
     """Options of options.h for the launches that follow. ValueError for one that does not exist."""
     for name, value in options.items():
-        if not start().simulator_option(name.encode(), value):
+        if not load().simulator_option(name.encode(), value):
             raise ValueError(f"the simulator has no option {name}")
 
 
@@ -100,12 +105,12 @@ def using(**options: int) -> Iterator[None]:
 @contextmanager
 def recording() -> Iterator[Account]:
     """Yields an account that is filled, when the block is left, with what happened inside it."""
-    start().simulator_reset()
+    load().simulator_reset()
     account = Account()
     try:
         yield account
     finally:
-        for record in json.loads(f"[{start().simulator_records().decode()}]"):
+        for record in json.loads(f"[{load().simulator_records().decode()}]"):
             _add(account, record)
 
 
@@ -124,7 +129,7 @@ def opcodes() -> list[tuple[str, int, str, int]]:
     encoding, name = ctypes.c_char_p(), ctypes.c_char_p()
     number, executed = ctypes.c_uint32(), ctypes.c_uint64()
     found, k = [], 0
-    while start().simulator_opcode(
+    while load().simulator_opcode(
         k, ctypes.byref(encoding), ctypes.byref(number), ctypes.byref(name), ctypes.byref(executed)
     ):
         if name.value and encoding.value:

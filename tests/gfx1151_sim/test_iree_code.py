@@ -114,3 +114,12 @@ def test_program(name: str, device: rt.HalDevice) -> None:
     for options in ({"wave_order": 1, "group_order": 1, "poison": 0x5A}, {"turn": 5}):
         with using(**options):
             assert call(vmfb, device, inputs)[0].tobytes() == result.tobytes(), options
+
+
+def test_fault_becomes_an_error_of_iree() -> None:
+    program, inputs, _ = PROGRAMS["matmul f32"]
+    vmfb = compiled(program, inputs)
+    start()
+    failing = rt.get_driver("hip").create_default_device()  # a device stays failed
+    with using(most=10), pytest.raises(Exception, match="a wave ran 10 instructions without an end or barrier"):
+        call(vmfb, failing, inputs)
