@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from strixhlo.errors import StrixhloError
-from strixhlo.runtime.native import llama_cpp_api
 from strixhlo.runtime.compare import PASSAGE
+from strixhlo.runtime.native import llama_cpp_api
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.numerics import compare_logits, first_divergence, log_softmax, top_two_gap
 

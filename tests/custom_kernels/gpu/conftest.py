@@ -1,8 +1,7 @@
-"""Machines that run one GPU kernel: the CPU always; more when the environment names them.
+"""Machines that run one GPU kernel: the CPU and the simulated gfx1151 always, a real NVIDIA GPU when it is there.
 
 - host: the kernels' own x86-64 build, threads in two orders, which must agree bit for bit;
-- gfx1151: GFX1151_SIM names a folder with the simulator's run_hsaco.py, TINYGRAD the checkout that it needs; waves in
-  two orders;
+- gfx1151: the HSACO in the simulator of tests/gfx1151_sim, waves in several orders;
 - cuda: STRIXHLO_TEST_CUDA names a PTX file with all kernels (or "build"); needs cupy and an NVIDIA GPU.
 """
 
@@ -10,19 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from gfx1151_sim.kernel_machine import gfx1151
 
-from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_host, build_hsaco, build_ptx
+from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_host, build_ptx
 from strixhlo.custom_kernels.ops.launch import Launch
 
 Machine = Callable[[Launch, list[np.ndarray]], None]
 MACHINES = [
     "host",
-    *(["gfx1151"] if os.environ.get("GFX1151_SIM") and os.environ.get("TINYGRAD") else []),
+    "gfx1151",
     *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else []),
 ]
 GUARD = 256  # bytes after each buffer that must not change
@@ -49,36 +48,6 @@ def _host() -> Machine:
     return run
 
 
-def _gfx1151() -> Machine:
-    sys.path.insert(0, os.environ["GFX1151_SIM"])
-    import sim_env
-
-    sim_env.prepare_tinygrad()
-    from code_object import Hsaco
-    from run_hsaco import run as run_hsaco
-
-    code = Hsaco(str(build_hsaco("gfx1151", KERNELS)))
-
-    def run(launch: Launch, buffers: list[np.ndarray]) -> None:
-        again = [b.copy() for b in buffers]
-        scalars = [np.int32(s) for s in launch.scalars]
-        for arrays, turns in ((buffers, {}), (again, {"wave_order": -1, "quantum": 7})):
-            run_hsaco(
-                code,
-                launch.symbol,
-                (launch.workgroups,),
-                (launch.threads,),
-                [*arrays, *scalars],
-                lds_fill=0xFF,
-                vgpr_fill=0xFF,
-                **turns,
-            )
-        for a, b in zip(buffers, again, strict=True):
-            assert a.tobytes() == b.tobytes(), f"{launch.symbol}: the order of waves changes the result"
-
-    return run
-
-
 def _cuda() -> Machine:
     import cupy
 
@@ -98,7 +67,7 @@ def _cuda() -> Machine:
 @pytest.fixture(scope="session", params=MACHINES)
 def machine(request: pytest.FixtureRequest) -> Machine:
     """Runs one launch on buffers (inputs, then outputs that update no input), in place."""
-    return {"host": _host, "gfx1151": _gfx1151, "cuda": _cuda}[request.param]()
+    return {"host": _host, "gfx1151": gfx1151, "cuda": _cuda}[request.param]()
 
 
 @pytest.fixture
