@@ -95,7 +95,7 @@ def _name(source: str) -> str:
     type=click.Choice(["int8", "f32"]),
     default="int8",
     show_default=True,
-    help="int8: rounded to 8 bits before each quantized matmul, as llama.cpp does; f32: exact, slower.",
+    help="CPU only. int8: rounded to 8 bits before each quantized matmul, as llama.cpp does; f32: exact, slower.",
 )
 @click.option("--keep-intermediates", type=click.Path(path_type=Path), help="Folder for what the compiler dumps.")
 @click.option("--json", "as_json", is_flag=True, help="Print build.json.")

@@ -64,15 +64,26 @@ def running(text: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- interrupts
 
 
+# A shell's background job ignores SIGINT, and so would its children.
+HEAR_INTERRUPTS = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """start("run", ...): the command in a process of its own; killed with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: object) -> subprocess.Popen[str]:
-        command = [*COMMAND, *map(str, arguments)]
+        command = [sys.executable, "-c", HEAR_INTERRUPTS, *COMMAND, *map(str, arguments)]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, bufsize=0
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            bufsize=0,
         )
         started.append(process)
         return process

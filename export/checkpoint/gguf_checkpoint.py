@@ -35,7 +35,7 @@ def open_gguf(path: Path) -> Checkpoint:
         rows = _half_split_rows(file, entry, name, config) if architecture == "llama" else None
         tensors[name] = _tensor(file, entry, name, rows)
     return Checkpoint(
-        source=str(path),
+        source=str(path.absolute()),
         container="gguf",
         files=(path,),
         config=config,

@@ -55,7 +55,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
     if config.setdefault("tie_word_embeddings", "lm_head.weight" not in tensors):
         tensors.pop("lm_head.weight", None)  # some files store the embedding a second time
     return Checkpoint(
-        source=str(directory),
+        source=str(directory.absolute()),
         container="safetensors",
         files=files,
         config=config,

@@ -109,7 +109,7 @@ def test_nothing_is_written_to_the_terminal(smollm2_gguf: Path, capfd: pytest.Ca
 
 def test_a_missing_package_names_its_install_line(smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(StrixhloError, match=r"pip install 'strixhlo\[llama\.cpp\]'"):
+    with pytest.raises(StrixhloError, match=r"pip install 'strixhlo\[llama-cpp\]'"):
         LlamaCpp(smollm2_gguf)
 
 
