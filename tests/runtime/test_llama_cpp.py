@@ -21,7 +21,6 @@ SMOLLM2_VOCABULARY = 49152
 
 @pytest.fixture(scope="module")
 def smollm2(smollm2_gguf: Path) -> Iterator[LlamaCpp]:
-    pytest.importorskip("xllamacpp")
     with LlamaCpp(smollm2_gguf, n_ctx=512) as model:
         yield model
 
@@ -34,7 +33,6 @@ def test_special_tokens(smollm2: LlamaCpp) -> None:
 
 
 def test_gemma_begins_with_bos(gemma3_gguf: Path) -> None:
-    pytest.importorskip("xllamacpp")
     with LlamaCpp(gemma3_gguf, n_ctx=64) as model:
         with_bos, without = model.tokenize("Hello"), model.tokenize("Hello", add_special=False)
     assert with_bos == [2, *without]
@@ -100,7 +98,6 @@ def test_speed(smollm2: LlamaCpp) -> None:
 
 
 def test_nothing_is_written_to_the_terminal(smollm2_gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("xllamacpp")
     with LlamaCpp(smollm2_gguf, n_ctx=64) as model:
         model.greedy([1, 2], 2)
         model.teacher_forced_logits([1, 2, 3])
@@ -114,7 +111,6 @@ def test_a_missing_package_names_its_install_line(smollm2_gguf: Path, monkeypatc
 
 
 def test_files_that_cannot_be_loaded(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
     with pytest.raises(StrixhloError, match="no file"):
         LlamaCpp(tmp_path / "absent.gguf")
     broken = tmp_path / "broken.gguf"
@@ -133,7 +129,6 @@ def test_too_many_or_no_tokens(smollm2: LlamaCpp) -> None:
 
 
 def test_a_closed_model_says_so(smollm2_gguf: Path) -> None:
-    pytest.importorskip("xllamacpp")
     with LlamaCpp(smollm2_gguf, n_ctx=64) as model:
         pass
     model.close()
