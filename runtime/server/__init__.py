@@ -1,0 +1,1 @@
+"""OpenAI-compatible HTTP: one file per endpoint; app.py puts them together."""
