@@ -84,12 +84,17 @@ class Engine:
         self.length += len(piece)
         return logits
 
-    def _check(self, tokens: Sequence[int]) -> None:
+    def check_prompt(self, tokens: Sequence[int]) -> None:
+        """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
+        self._check(tokens, 0)
+
+    def _check(self, tokens: Sequence[int], length: int | None = None) -> None:
         if not tokens:
             raise StrixhloError("there is nothing to process: the prompt has no tokens")
-        if self.length + len(tokens) > self.context:
+        total = len(tokens) + (self.length if length is None else length)
+        if total > self.context:
             raise StrixhloError(
-                f"{self.length + len(tokens)} tokens do not fit into the context of {self.context};"
+                f"{total} tokens do not fit into the context of {self.context};"
                 " shorten the prompt, or export with a larger --context"
             )
         bad = [t for t in tokens if not 0 <= t < self.vocab_size]

@@ -1,4 +1,4 @@
-"""`<think>...</think>` before the answer (Qwen 3, DeepSeek, GLM, SmolLM3): reasoning, then what another parser reads."""
+"""`<think>...</think>` before the answer (Qwen 3, DeepSeek, GLM, SmolLM3): reasoning, then another parser's text."""
 
 from __future__ import annotations
 
