@@ -23,10 +23,11 @@ import numpy as np
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
-from strixhlo.custom_kernels.ops.formats import FORMATS, WeightFormat
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, GgufFormat
 from strixhlo.custom_kernels.ops.launch import Launch
 from strixhlo.custom_kernels.toolchain import build_cpu_shared, find_clang
 
+FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
 READ = """
 #include <stdint.h>
 typedef uint64_t V __attribute__((ext_vector_type(8), aligned(8)));
@@ -53,7 +54,7 @@ def build_reader(cpu: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(built))
 
 
-def random_parts(fmt: WeightFormat, n: int, k: int) -> dict[str, np.ndarray]:
+def random_parts(fmt: GgufFormat, n: int, k: int) -> dict[str, np.ndarray]:
     """Parts of an [n, k] weight with any codes and small scales."""
     rng = np.random.default_rng(0)
     parts = {}
@@ -78,7 +79,7 @@ def in_one_workgroup_each(launches: tuple[Launch, ...], threads: int, n: int) ->
     return (*launches[:-1], replace(matmul, scalars=(*matmul.scalars[:3], tile), workgroups=-(-n // tile)))
 
 
-def one_row(fmt: WeightFormat, library: ctypes.CDLL, reader: ctypes.CDLL, threads: int, fast: bool) -> dict[str, float]:
+def one_row(fmt: GgufFormat, library: ctypes.CDLL, reader: ctypes.CDLL, threads: int, fast: bool) -> dict[str, float]:
     """GB/s of the kernel and of a plain read of the same bytes."""
     n, k = 16384, 4096
     parts = random_parts(fmt, n, k)
@@ -100,7 +101,7 @@ def one_row(fmt: WeightFormat, library: ctypes.CDLL, reader: ctypes.CDLL, thread
     return {"floor": floor, "kernel": kernel}
 
 
-def many_rows(fmt: WeightFormat, library: ctypes.CDLL, m: int, n: int, k: int, fast: bool) -> float:
+def many_rows(fmt: GgufFormat, library: ctypes.CDLL, m: int, n: int, k: int, fast: bool) -> float:
     """10^9 multiply-adds per second of one thread."""
     buffers = {"x": np.random.default_rng(1).standard_normal((m, k)).astype(np.float32), **random_parts(fmt, n, k)}
     launches = quantized_matmul_launches(fmt, m, n, k, fast)

@@ -60,7 +60,7 @@ def _stored(tensor: Tensor, dtype: str) -> StoredWeight:
     if tensor.format in FORMATS:
         rows, columns = tensor.shape
         parts = FORMATS[tensor.format].parts(rows, columns)
-        specs = {name: (shape, dtype_name(d)) for name, (shape, d) in parts.items()}
+        specs = {name: (shape, tensor.part_dtypes.get(name, dtype_name(d))) for name, (shape, d) in parts.items()}
         return StoredWeight(tensor.format, columns, specs, tensor.read)
     stored = "f32" if len(tensor.shape) < 2 else tensor.format if dtype == "auto" else dtype
 

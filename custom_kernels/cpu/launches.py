@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from ..ops.formats import RUN, WeightFormat
+from ..ops.formats_gguf import RUN, GgufFormat
 from ..ops.launch import Launch, Output
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
@@ -27,7 +27,7 @@ def _matmul(symbol: str, inputs: tuple[str, ...], m: int, n: int, k: int) -> Lau
     return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n), _ceil_div(n, tile_n))
 
 
-def quantized_matmul_launches(fmt: WeightFormat, m: int, n: int, k: int, fast: bool) -> tuple[Launch, ...]:
+def quantized_matmul_launches(fmt: GgufFormat, m: int, n: int, k: int, fast: bool) -> tuple[Launch, ...]:
     """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
 
     fast: the activations are rounded to 8 bits per 32 columns first (a launch of its own), and the dot products are

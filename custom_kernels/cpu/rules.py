@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..ops.formats import FORMATS
+from ..ops.formats_gguf import GGUF_FORMATS
 from ..ops.launch import Lowering, LoweringRule, OperandTypes
 from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
 
@@ -13,8 +13,10 @@ from .launches import attention_launches, dense_matmul_launches, kv_append_launc
 def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
     """Op name -> rule. fast: activations are rounded to 8 bits before a quantized matmul."""
 
-    def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
-        fmt = FORMATS[attributes["format"]]
+    def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+        fmt = GGUF_FORMATS.get(attributes["format"])
+        if fmt is None or fmt.bits < 4:
+            return None
         (m, k), n = types[0][0], types[1][0][0]
         return Lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, fast), ("y",))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...errors import StrixhloError
-from ..ops.formats import FORMATS
+from ..ops.formats_gguf import GGUF_FORMATS
 from ..toolchain import cache_directory, find_clang, linker, run_tool
 
 SOURCES = Path(__file__).parent
@@ -38,7 +38,7 @@ FLAGS = (
 
 def _kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
-    for name in (*FORMATS, *DENSE):
+    for name in (*(f.name for f in GGUF_FORMATS.values() if f.bits >= 4), *DENSE):
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"GEMM({name}, {m})" for m in GEMM_ROWS}
     for pool in POOLS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from ..ops.formats import RUN, WeightFormat
+from ..ops.formats_gguf import RUN, GgufFormat
 from ..ops.launch import Launch, Output
 from .kernels import GEMM_ROWS, GEMV_ROWS, HEAD_DIMS
 
@@ -55,7 +55,7 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, run: int
     return (Launch(f"strixhlo_gemm_{name}_m{rows}", inputs, outputs, (m, n, k), workgroups, GEMM_THREADS),)
 
 
-def quantized_matmul_launches(fmt: WeightFormat, m: int, n: int, k: int) -> tuple[Launch, ...]:
+def quantized_matmul_launches(fmt: GgufFormat, m: int, n: int, k: int) -> tuple[Launch, ...]:
     """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n]."""
     return _matmul(fmt.name, ("x", *fmt.parts(n, k)), m, n, k, RUN)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ class Tensor:
     format: "f32", "f16", "bf16" or a key of custom_kernels.ops.formats.FORMATS.
     read: the parts that formats.py names, or {"dense": array} (bf16 as ml_dtypes.bfloat16). A dense array may be a
         read-only view of the mapped file.
+    part_dtypes: part name -> "f32", "f16" or "bf16", where a part is stored in another dtype than the format's own
+        (scale and bias of affine formats).
     """
 
     name: str
     shape: tuple[int, ...]
     format: str
     read: Callable[[], dict[str, np.ndarray]]
+    part_dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

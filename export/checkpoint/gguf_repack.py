@@ -11,7 +11,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...custom_kernels.ops.formats import FORMATS, pack_codes
+from ...custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes
 
 CHUNK_WEIGHTS = 1 << 22  # rows are repacked in chunks of about so many weights, which bounds the temporary memory
 
@@ -24,7 +24,7 @@ def repack(raw: np.ndarray, type_name: str, n: int, k: int, rows: np.ndarray | N
 
     raw: uint8 [bytes]; type_name: a key of REPACKERS; rows: the source row of each output row (default: in order).
     """
-    fmt = FORMATS[type_name.lower()]
+    fmt = GGUF_FORMATS[type_name.lower()]
     block, repacker = REPACKERS[type_name]
     source = raw.reshape(n, -1)
     parts = {name: np.empty(shape, dtype) for name, (shape, dtype) in fmt.parts(n, k).items()}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ...custom_kernels.ops.dense_matmul import dense_matmul
-from ...custom_kernels.ops.formats import FORMATS, dequantize
+from ...custom_kernels.ops.formats import FORMATS, dequantize_rows
 from ...custom_kernels.ops.quantized_matmul import quantized_matmul
 from .weights import DENSE, Weight
 
@@ -22,10 +22,9 @@ def linear(x: jax.Array, weight: Weight) -> jax.Array:
 
 def embedding(tokens: jax.Array, weight: Weight) -> jax.Array:
     """Rows of a weight [vocabulary, hidden]: tokens int32 [T] -> float32 [T, hidden]. Only they are dequantized."""
-    rows = {name: jnp.take(part, tokens, axis=0, mode="clip") for name, part in weight.parts.items()}
     if weight.format in FORMATS:
-        return dequantize(FORMATS[weight.format], rows)
-    return rows[DENSE].astype(jnp.float32)
+        return dequantize_rows(FORMATS[weight.format], weight.parts, tokens)
+    return jnp.take(weight.parts[DENSE], tokens, axis=0, mode="clip").astype(jnp.float32)
 
 
 def attention_shapes(

@@ -20,7 +20,7 @@ from strixhlo.compile.lower import append, composites_to_custom_calls, custom_ca
 from strixhlo.compile.parameters import bind_parameters
 from strixhlo.compile.targets import COMMON_FLAGS, parse_target
 from strixhlo.custom_kernels.cpu.rules import cpu_rules
-from strixhlo.custom_kernels.ops.formats import FORMATS, pack_codes
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes
 from strixhlo.custom_kernels.ops.kv_append import kv_append
 from strixhlo.custom_kernels.ops.quantized_matmul import quantized_matmul
 from strixhlo.custom_kernels.toolchain import build_cpu_object
@@ -30,7 +30,7 @@ GPU_FLAGS = {
     "gfx1151": ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx1151", *COMMON_FLAGS),
     "vulkan": ("--iree-hal-target-device=vulkan", *COMMON_FLAGS),
 }
-FORMAT = FORMATS["q4_1"]
+FORMAT = GGUF_FORMATS["q4_1"]
 N, K = 64, 96
 
 

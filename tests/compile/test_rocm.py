@@ -19,7 +19,7 @@ from strixhlo.compile.iree_compile import iree_compile
 from strixhlo.compile.report import entry_report, load_widths, report_lines
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.gpu.kernels import GEMM_ROWS, GEMV_ROWS, KERNELS, build_hsaco
-from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
 from strixhlo.errors import StrixhloError
 from strixhlo.export.layers.weights import Weight
 from strixhlo.export.models import model_from_config
@@ -41,6 +41,7 @@ LLAMA_8B = {
 SMALL = LLAMA_8B | {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 2, "vocab_size": 1024}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 ROCM = parse_target("rocm")
+WITH_KERNELS = [name for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4]
 
 
 def weight(shape: tuple[int, ...]) -> Weight:
@@ -48,7 +49,7 @@ def weight(shape: tuple[int, ...]) -> Weight:
     if len(shape) == 1:
         return Weight({"dense": jax.ShapeDtypeStruct(shape, np.float32)}, "f32", shape[0])
     name = "q6_k" if shape[1] > shape[0] else "q4_k"
-    parts = FORMATS[name].parts(*shape)
+    parts = GGUF_FORMATS[name].parts(*shape)
     return Weight({p: jax.ShapeDtypeStruct(s, d) for p, (s, d) in parts.items()}, name, shape[1])
 
 
@@ -146,7 +147,7 @@ def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]])
 
 def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
     widths = load_widths(build_hsaco("gfx1151", KERNELS).with_suffix(".s").read_text())
-    for name in (*FORMATS, "f32", "f16", "bf16"):
+    for name in (*WITH_KERNELS, "f32", "f16", "bf16"):
         for m in GEMV_ROWS:
             loads = widths[f"strixhlo_gemv_{name}_m{m}"]
             assert loads["16"] >= 4, (name, m)

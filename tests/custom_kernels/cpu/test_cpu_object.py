@@ -17,7 +17,7 @@ from strixhlo.custom_kernels.cpu.launches import (
     kv_append_launches,
     quantized_matmul_launches,
 )
-from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
 from strixhlo.errors import StrixhloError
 
 
@@ -28,7 +28,8 @@ def readelf(path: Path, *flags: str) -> str:
 def all_symbols() -> set[str]:
     launches = [
         launch
-        for fmt in FORMATS.values()
+        for fmt in GGUF_FORMATS.values()
+        if fmt.bits >= 4
         for fast in (False, True)
         for launch in quantized_matmul_launches(fmt, 1, 16, 256, fast)
     ]

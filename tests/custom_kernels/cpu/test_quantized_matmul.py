@@ -11,13 +11,15 @@ import pytest
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
-from strixhlo.custom_kernels.ops.formats import FORMATS, RUN, WeightFormat, dequantize, pack_codes
+from strixhlo.custom_kernels.ops.formats import dequantize
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, RUN, GgufFormat, pack_codes
 
+FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
 ROWS = 67  # of the weights made here; tests use the first n
 MANY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 127, 128)
 
 
-def columns_of(fmt: WeightFormat) -> tuple[int, ...]:
+def columns_of(fmt: GgufFormat) -> tuple[int, ...]:
     return (256, 768) if fmt.super_group else (32, 96, 480, 576)
 
 
@@ -76,7 +78,7 @@ class Matmul:
     def __init__(self, kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> None:
         self.kernels, self.fenced, self.guarded = kernels, fenced, guarded
 
-    def __call__(self, fmt: WeightFormat, x: np.ndarray, n: int, *, fast: bool) -> dict[str, np.ndarray]:
+    def __call__(self, fmt: GgufFormat, x: np.ndarray, n: int, *, fast: bool) -> dict[str, np.ndarray]:
         m, k = x.shape
         parts, _ = weight(fmt.name, k)
         y, check = self.guarded((m, n))

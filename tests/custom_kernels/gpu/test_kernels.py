@@ -15,15 +15,17 @@ from strixhlo.custom_kernels.gpu.launches import (
 )
 from strixhlo.custom_kernels.ops import attention as attention_op
 from strixhlo.custom_kernels.ops import kv_append as kv_append_op
-from strixhlo.custom_kernels.ops.formats import FORMATS, WeightFormat, dequantize
+from strixhlo.custom_kernels.ops.formats import dequantize
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, GgufFormat
 from strixhlo.custom_kernels.ops.launch import Launch
 
 ROWS = (1, 2, 3, 8, 9, 17, 70)
+FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
 # Subnormal, tiny, ordinary, large and negative float16 scales, and zero.
 SCALES = np.array([6e-8, 3e-5, 0.01, -0.7, 1.5, 300.0, -60000.0, 0.0], np.float16)
 
 
-def random_parts(fmt: WeightFormat, n: int, k: int, seed: int) -> dict[str, np.ndarray]:
+def random_parts(fmt: GgufFormat, n: int, k: int, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     parts = {}
     for name, (shape, dtype) in fmt.parts(n, k).items():
