@@ -21,6 +21,7 @@ from .command_group import Commands, Output, Progress
 from .doctor_command import doctor
 from .errors import StrixhloError
 from .progress import export_progress, spinner
+from .serve_command import serve
 
 stderr = Progress()
 
@@ -325,6 +326,7 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
 
 
 main.add_command(doctor)
+main.add_command(serve)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""OpenAI's messages and tools -> the prompt's text, the parser of the answer, and the answer's message object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...errors import StrixhloError
+from ..chat import render_chat
+from ..tool_calls.pieces import CallArguments, CallBegin, Content, Piece, Reasoning
+from .errors import ApiError
+from .schemas import ChatBody, Message, NamedTool
+from .served import ServedModel
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]] | None) -> str | None:
+    """A message's content as text; ApiError 400 for images and audio."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = []
+    for part in content:
+        if part.get("type") not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
+            raise ApiError(400, f"content of type {part.get('type')!r} is not supported: only text", param="messages")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def template_message(message: Message) -> dict[str, Any]:
+    """As chat templates expect it: content as text, a call's arguments as an object."""
+    out = message.model_dump(exclude_none=True)
+    out["content"] = text_of(message.content) or ""
+    if message.role == "developer":
+        out["role"] = "system"
+    if message.tool_calls:
+        out["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+    return out
+
+
+def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ApiError(400, "a tool call in the messages has no function name", param="messages")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):  # what a model wrote need not be JSON; it is then shown as it is
+            arguments = json.loads(arguments or "{}")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def chosen_tools(body: ChatBody) -> list[dict[str, Any]]:
+    """The tools that the model is shown."""
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    if body.tool_choice in (None, "auto"):
+        return tools
+    if body.tool_choice == "none":
+        return []
+    what = "a named tool" if isinstance(body.tool_choice, NamedTool) else f"{body.tool_choice!r}"
+    raise ApiError(400, f"tool_choice {what} is not supported; use auto or none", param="tool_choice")
+
+
+async def render(model: ServedModel, messages: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]]) -> str:
+    """The prompt's text, by the model's chat template in its process."""
+    t = model.tokenizer
+    try:
+        return await asyncio.to_thread(
+            render_chat, t.chat_template, messages, bos_token=t.bos_token, eos_token=t.eos_token, tools=tools or None
+        )
+    except StrixhloError as error:
+        raise ApiError(400, str(error).partition("; pass --raw")[0], param="messages") from None
+
+
+class MessageBuilder:
+    """Pieces -> stream deltas, and the whole message."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+
+    def add(self, piece: Piece) -> dict[str, Any]:
+        """The delta for one piece."""
+        if isinstance(piece, Content):
+            self._content.append(piece.text)
+            return {"content": piece.text}
+        if isinstance(piece, Reasoning):
+            self._reasoning.append(piece.text)
+            return {"reasoning_content": piece.text}
+        if isinstance(piece, CallBegin):
+            function = {"name": piece.name, "arguments": ""}
+            call = {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+            self.calls.append(call)
+            return {"tool_calls": [{"index": piece.index, **call, "function": dict(function)}]}
+        return self._arguments(piece)
+
+    def _arguments(self, piece: CallArguments) -> dict[str, Any]:
+        self.calls[piece.index]["function"]["arguments"] += piece.text
+        return {"tool_calls": [{"index": piece.index, "function": {"arguments": piece.text}}]}
+
+    @property
+    def text(self) -> str:
+        """All content."""
+        return "".join(self._content)
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning."""
+        return "".join(self._reasoning)
+
+    def message(self) -> dict[str, Any]:
+        """The message object."""
+        out: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self.calls else "")}
+        if self._reasoning:
+            out["reasoning_content"] = self.reasoning
+        if self.calls:
+            out["tool_calls"] = self.calls
+        return out
+
+    def finish(self, reason: str) -> str:
+        """OpenAI's finish reason."""
+        return "tool_calls" if self.calls and reason == "stop" else reason

@@ -1,0 +1,143 @@
+"""The bodies of requests, as far as they are understood; fields that are not known are ignored, as OpenAI's clients
+send many. Ranges of sampling values are checked by SamplingParams, in one place."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Sampling(_Body):
+    """What all generating endpoints share."""
+
+    model: str | None = None
+    stream: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    ignore_eos: bool = False
+
+
+class StreamOptions(_Body):
+    """stream_options."""
+
+    include_usage: bool = False
+
+
+class JsonSchema(_Body):
+    """response_format.json_schema."""
+
+    name: str = "answer"
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+
+
+class ResponseFormat(_Body):
+    """response_format."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+
+class Function(_Body):
+    """A tool's function."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Body):
+    """One of `tools`."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedTool(_Body):
+    """tool_choice that names one."""
+
+    type: Literal["function"]
+    function: dict[str, Any]
+
+
+class Message(_Body):
+    """One message of a conversation. Content parts other than text are refused."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+Stop = str | Annotated[list[str], Field(max_length=16)] | None
+
+
+class ChatBody(Sampling):
+    """/v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: Annotated[int, Field(ge=1, le=16)] = 1
+    stop: Stop = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+
+
+class CompletionBody(Sampling):
+    """/v1/completions. The prompt may be token ids."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int | None = 16
+    n: Annotated[int, Field(ge=1, le=16)] = 1
+    stop: Stop = None
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ResponsesBody(Sampling):
+    """/v1/responses."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class TokenizeBody(_Body):
+    """/tokenize."""
+
+    model: str | None = None
+    content: str
+    add_special: bool = True
+
+
+class DetokenizeBody(_Body):
+    """/detokenize."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]

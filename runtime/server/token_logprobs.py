@@ -1,0 +1,33 @@
+"""Log-probabilities in the two forms that OpenAI's endpoints have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..sequential import TokenEvent
+from .served import ServedModel
+
+
+def token_text(model: ServedModel, token: int) -> str:
+    """One token's text alone; special tokens are shown."""
+    return str(model.tokenizer.tokenizer.decode([token], skip_special_tokens=False))
+
+
+def chat_logprob(model: ServedModel, event: TokenEvent) -> dict[str, Any]:
+    """An entry of choices[].logprobs.content."""
+
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
+        text = token_text(model, token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    return {**entry(event.token, event.logprob), "top_logprobs": [entry(t, lp) for t, lp in event.top_logprobs]}
+
+
+def completion_logprobs(model: ServedModel, events: list[tuple[TokenEvent, int]]) -> dict[str, Any]:
+    """choices[].logprobs of a completion; with each token where its text begins."""
+    return {
+        "tokens": [token_text(model, e.token) for e, _ in events],
+        "token_logprobs": [e.logprob for e, _ in events],
+        "top_logprobs": [{token_text(model, t): lp for t, lp in e.top_logprobs} for e, _ in events],
+        "text_offset": [at for _, at in events],
+    }

@@ -1,0 +1,113 @@
+"""curl and raw sockets: errors in OpenAI's form, limits, keys, hosts, metrics, and the end of a server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from typing import Any
+
+import pytest
+
+from strixhlo.errors import StrixhloError
+from strixhlo.runtime.server.run import listen
+
+
+def curl(url: str, *arguments: str, body: bytes | None = None) -> tuple[int, Any]:
+    """(HTTP status, body: JSON where it is)."""
+    data = () if body is None else ("--data-binary", "@-", "-H", "Content-Type: application/json")
+    command = ["curl", "-sS", "--noproxy", "*", "-w", "\n%{http_code}", *data, *arguments, url]
+    done = subprocess.run(command, input=body, capture_output=True, timeout=60, check=True)
+    text, _, status = done.stdout.decode().rpartition("\n")
+    try:
+        return int(status), json.loads(text)
+    except ValueError:
+        return int(status), text
+
+
+def test_health_slots_metrics(served: Any) -> None:
+    assert curl(f"{served.url}/health") == (200, {"status": "ok"})
+    _, slots = curl(f"{served.url}/slots")
+    assert slots[0]["model"] == served.model and slots[0]["slots"] == 1
+    body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 2}).encode()
+    assert curl(f"{served.url}/v1/completions", body=body)[1]["usage"]["total_tokens"] == 5
+    _, metrics = curl(f"{served.url}/metrics")
+    counted = [line for line in metrics.splitlines() if line.startswith("strixhlo_generated_tokens_total{")]
+    assert len(counted) == 1 and float(counted[0].split()[-1]) >= 2
+
+
+def test_tokenize_and_back(served: Any) -> None:
+    status, answer = curl(f"{served.url}/tokenize", body=json.dumps({"content": "Grüße 😀"}).encode())
+    assert status == 200
+    assert curl(f"{served.url}/detokenize", body=json.dumps(answer).encode()) == (200, {"content": "Grüße 😀"})
+
+
+def test_server_sent_events(served: Any) -> None:
+    body = json.dumps({"prompt": "Once", "max_tokens": 3, "stream": True}).encode()
+    _, text = curl(f"{served.url}/v1/completions", "-N", body=body)
+    events = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert events[-1] == "[DONE]" and all(json.loads(e)["object"] == "text_completion" for e in events[:-1])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "arguments", "status"),
+    [
+        ("v1/completions", b"{", (), 400),
+        ("v1/completions", b"[" * 100_000, (), 400),
+        ("v1/completions", b'{"prompt": "\\ud800"}', (), 400),
+        ("v1/completions", b'{"prompt": [1, 99999999]}', (), 400),
+        ("v1/completions", b'{"prompt": []}', (), 400),
+        ("v1/completions", b'{"prompt": "x", "temperature": NaN}', (), 400),
+        ("v1/completions", b'{"prompt": "x", "model": "other"}', (), 404),
+        ("v1/completions", b"{}", ("-H", "Content-Type: text/plain"), 415),
+        ("v1/completions", b" " * (9 << 20), (), 413),
+        ("v1/completions", b" " * (9 << 20), ("-H", "Transfer-Encoding: chunked"), 413),
+        ("v1/completions", json.dumps({"prompt": "word " * 200_000}).encode(), (), 400),
+        ("v1/nothing", b"{}", (), 404),
+        ("health", b"{}", (), 405),
+        ("v1/completions", b"{}", ("-H", "Host: evil.example"), 403),
+        ("v1/completions", b"{}", ("-H", "Origin: http://evil.example"), 403),
+        ("detokenize", b'{"tokens": [-1]}', (), 400),
+    ],
+)
+def test_refused_in_openais_form(served: Any, path: str, body: bytes, arguments: tuple[str, ...], status: int) -> None:
+    found, answer = curl(f"{served.url}/{path}", *arguments, body=body)
+    assert found == status
+    assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
+    assert curl(f"{served.url}/health")[0] == 200
+
+
+def test_half_closed_sockets_leave_nothing_running(served: Any) -> None:
+    body = json.dumps({"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        connection.recv(1)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+    body = json.dumps({"prompt": "Once", "max_tokens": 1}).encode()
+    assert curl(f"{served.url}/v1/completions", "-m", "10", body=body)[0] == 200
+
+
+def test_keys_and_the_end_under_load(serve_smollm2: Any) -> None:
+    process, url, stop = serve_smollm2("--api-key", "first", "--api-key", "second", "--drain-seconds", "60")
+    body = json.dumps({"prompt": "Once", "max_tokens": 60, "ignore_eos": True}).encode()
+    for key, status in (("", 401), ("Bearer wrong", 401), ("Basic first", 401), ("Bearer first", 200)):
+        assert curl(f"{url}/v1/models", "-H", f"Authorization: {key}")[0] == status
+    assert curl(f"{url}/health")[0] == 200
+    command = ["curl", "-sS", "--noproxy", "*", "--data-binary", "@-", "-H", "Content-Type: application/json"]
+    command += ["-H", "Authorization: Bearer second", f"{url}/v1/completions"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdin and client.stdout
+        client.stdin.write(body)
+        client.stdin.close()
+        while not curl(f"{url}/slots", "-H", "Authorization: Bearer first")[1][0]["running"]:
+            assert process.poll() is None
+        stop(process)
+        assert json.load(client.stdout)["usage"]["completion_tokens"] == 60
+
+
+def test_a_port_in_use_is_one_line(served: Any) -> None:
+    with pytest.raises(StrixhloError, match=f"cannot listen on 127.0.0.1 port {served.port}: .*in use; choose another"):
+        listen("127.0.0.1", served.port)
