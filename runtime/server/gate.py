@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -82,12 +83,24 @@ class Gate:
                         return None
                     body += message.get("body", b"")
                     if len(body) > self._max_body:
+                        await _drain(receive, 4 * self._max_body)
                         raise too_large
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
             seconds = f"{self._body_seconds:.0f}"
             raise ApiError(408, f"the body did not come within {seconds} seconds", code="timeout") from None
+
+
+async def _drain(receive: Receive, most: int) -> None:
+    """Read on for a while: a connection closed with unread data is reset, and the client would not see the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while most > 0:
+                message = await receive()
+                most -= len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def _name(host: str) -> str:

@@ -15,7 +15,8 @@ from strixhlo.runtime.server.run import listen
 
 def curl(url: str, *arguments: str, body: bytes | None = None) -> tuple[int, Any]:
     """(HTTP status, body: JSON where it is)."""
-    data = () if body is None else ("--data-binary", "@-", "-H", "Content-Type: application/json")
+    kind = () if any("Content-Type" in a for a in arguments) else ("-H", "Content-Type: application/json")
+    data = () if body is None else ("--data-binary", "@-", *kind)
     command = ["curl", "-sS", "--noproxy", "*", "-w", "\n%{http_code}", *data, *arguments, url]
     done = subprocess.run(command, input=body, capture_output=True, timeout=60, check=True)
     text, _, status = done.stdout.decode().rpartition("\n")
@@ -79,7 +80,8 @@ def test_refused_in_openais_form(served: Any, path: str, body: bytes, arguments:
 
 def test_half_closed_sockets_leave_nothing_running(served: Any) -> None:
     body = json.dumps({"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}"
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         connection.recv(1)
