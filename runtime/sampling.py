@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class SamplingParams:
     """How to choose tokens, and when to stop. The defaults are greedy.
 
     temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch a filter off; seed None draws a fresh one.
+    typical_p 1, repetition_penalty 1, presence_penalty 0 and frequency_penalty 0 are off too. logit_bias: token id ->
+    what is added to its logit.
     logprobs: how many of the best log-probabilities to report with each token (None: not even the token's own).
     Raises StrixhloError on values out of range.
     """
@@ -40,12 +42,26 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     max_tokens: int = 128
     logprobs: int | None = None
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, lambda t: t >= 0, "a finite number, 0 (greedy) or more")
         _check_int("top_k", self.top_k, 0, "a whole number, 0 (off) or more")
         _check_real("top_p", self.top_p, lambda p: 0 < p <= 1, "a number above 0 and at most 1 (off)")
         _check_real("min_p", self.min_p, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+        _check_real("typical_p", self.typical_p, lambda p: 0 < p <= 1, "a number above 0 and at most 1 (off)")
+        _check_real("repetition_penalty", self.repetition_penalty, lambda p: 0 < p <= 100, "above 0 and at most 100")
+        _check_real("presence_penalty", self.presence_penalty, lambda p: abs(p) <= 100, "a number from -100 to 100")
+        _check_real("frequency_penalty", self.frequency_penalty, lambda p: abs(p) <= 100, "a number from -100 to 100")
+        if not isinstance(self.logit_bias, Mapping):
+            raise StrixhloError(f"sampling: logit_bias is {self.logit_bias!r}; it must be a mapping of ids to numbers")
+        for token, bias in self.logit_bias.items():
+            _check_int("a token of logit_bias", token, 0, "a token id", below=SEEDS)
+            _check_real(f"logit_bias[{token}]", bias, lambda b: abs(b) <= 1000, "a number from -1000 to 1000")
         _check_int("max_tokens", self.max_tokens, 1, "a whole number, 1 or more")
         if self.seed is not None:
             _check_int("seed", self.seed, 0, "a whole number from 0 to 2**64 - 1", below=SEEDS)
@@ -97,6 +113,11 @@ def distribution(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray
     if 0 < params.top_k < logits.size:
         ids = _largest(kept, params.top_k)
         kept = logits[ids]
+    if params.typical_p < 1:
+        inside = _typical(kept, params.typical_p)
+        ids = inside if ids is None else ids[inside]
+        kept = logits[ids]
+        peak = float(kept.max())  # the likeliest may be gone
     if params.top_p < 1:
         inside = _nucleus(kept, peak, params.top_p)
         ids = inside if ids is None else ids[inside]
@@ -153,6 +174,22 @@ def _largest(values: np.ndarray, k: int) -> np.ndarray:
     above = np.flatnonzero(values > border)
     equal = np.flatnonzero(values == border)[: k - above.size]
     return np.sort(np.concatenate([above, equal]))
+
+
+def _typical(values: np.ndarray, typical_p: float) -> np.ndarray:
+    """Indices, ascending, of the fewest entries with surprise nearest to the entropy that add up to at least typical_p.
+
+    Meister et al., "Locally Typical Sampling", 2022. Of equally near ones the first.
+    """
+    scaled = values.astype(np.float64) - float(values.max())
+    weights = np.exp(scaled)
+    total = weights.sum()
+    probabilities, surprise = weights / total, math.log(total) - scaled
+    finite = probabilities > 0
+    entropy = float((probabilities[finite] * surprise[finite]).sum())
+    order = np.argsort(np.abs(surprise - entropy), kind="stable")
+    reached = np.cumsum(probabilities[order])
+    return np.sort(order[: np.searchsorted(reached, min(typical_p, reached[-1])) + 1])
 
 
 def _nucleus(values: np.ndarray, peak: float, top_p: float) -> np.ndarray:

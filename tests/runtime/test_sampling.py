@@ -26,6 +26,8 @@ def reference_distribution(logits: np.ndarray, params: SamplingParams) -> np.nda
     order = sorted(range(logits.size), key=lambda i: (-logits[i], i))
     if params.top_k:
         order = order[: params.top_k]
+    if params.typical_p < 1:
+        order = typical(logits, order, params.typical_p)
     weights = [math.exp(float(logits[i]) - float(logits[order[0]])) for i in order]
     wanted, total, kept = params.top_p * math.fsum(weights), 0.0, []
     for i, weight in zip(order, weights, strict=True):
@@ -38,6 +40,20 @@ def reference_distribution(logits: np.ndarray, params: SamplingParams) -> np.nda
     for i in kept:
         result[i] = math.exp((float(logits[i]) - float(logits[order[0]])) / params.temperature)
     return result / result.sum()
+
+
+def typical(logits: np.ndarray, order: list[int], typical_p: float) -> list[int]:
+    """The most typical of `order`, by the definition: nearest to the entropy first."""
+    total = math.fsum(math.exp(float(logits[i]) - float(logits[order[0]])) for i in order)
+    p = {i: math.exp(float(logits[i]) - float(logits[order[0]])) / total for i in order}
+    entropy = -math.fsum(q * math.log(q) for q in p.values())
+    kept, reached = [], 0.0
+    for i in sorted(order, key=lambda i: (round(abs(-math.log(p[i]) - entropy), 9), i)):
+        kept.append(i)
+        reached += p[i]
+        if reached >= typical_p:
+            break
+    return sorted(kept, key=lambda i: (-logits[i], i))
 
 
 logit_rows = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
@@ -62,6 +78,17 @@ def test_distribution_equals_the_reference(logits: np.ndarray, params: SamplingP
     full[ids] = probabilities
     assert ids.size >= 1
     assert (np.diff(ids) > 0).all()
+    np.testing.assert_allclose(full, reference_distribution(logits, params), rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), typical_p=st.floats(0.05, 0.95), top_p=st.sampled_from([0.31, 1.0]))
+def test_typical_equals_the_reference(seed: int, typical_p: float, top_p: float) -> None:
+    logits = (np.random.default_rng(seed).standard_normal(50) * 3).astype(np.float32)
+    params = SamplingParams(temperature=0.7, typical_p=typical_p, top_p=top_p, min_p=0.05)
+    ids, probabilities = distribution(logits, params)
+    full = np.zeros(logits.size)
+    full[ids] = probabilities
     np.testing.assert_allclose(full, reference_distribution(logits, params), rtol=1e-9, atol=1e-12)
 
 
@@ -172,6 +199,11 @@ def test_no_possible_token_is_an_error() -> None:
         ("seed", -1),
         ("seed", 2**64),
         ("seed", 0.5),
+        ("typical_p", 0.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", 101),
+        ("logit_bias", [1]),
         ("max_tokens", 0),
         ("logprobs", -1),
         ("stop", "text"),

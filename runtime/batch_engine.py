@@ -1,0 +1,95 @@
+"""Many sequences over a program's entry points: one chunk of one sequence, or one token of each of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import StrixhloError
+from .program import Program
+
+
+class BatchEngine:
+    """Holds the KV pools of one program. Which blocks belong to whom is the caller's matter."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        manifest = program.bundle.manifest
+        entries = manifest.entry_points
+        pools = next(iter(entries.values())).inputs[-2:]
+        try:
+            self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
+        except (RuntimeError, ValueError, MemoryError):
+            raise StrixhloError(
+                f"the device has no room for a KV cache of {manifest.kv_cache.bytes / 1e9:.1f} GB;"
+                " export with a smaller --context"
+            ) from None
+        self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
+        self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
+        self.block_size = manifest.kv_cache.block_size
+        self.blocks = manifest.kv_cache.rows // self.block_size
+        self._table_width = manifest.kv_cache.blocks
+        self.context = min(manifest.context, self._table_width * self.block_size, self.blocks * self.block_size)
+        self.vocab_size = manifest.vocab_size
+
+    def close(self) -> None:
+        """Let go of the device buffers."""
+        self._pools.clear()
+
+    def check_prompt(self, tokens: Sequence[int]) -> None:
+        """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
+        if not tokens:
+            raise StrixhloError("there is nothing to process: the prompt has no tokens")
+        if len(tokens) > self.context:
+            raise StrixhloError(
+                f"{len(tokens)} tokens do not fit into the context of {self.context};"
+                " shorten the prompt, or export with a larger --context"
+            )
+        bad = [t for t in tokens if not 0 <= t < self.vocab_size]
+        if bad:
+            raise StrixhloError(
+                f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}: the tokenizer has tokens that the"
+                " model lacks; change the prompt"
+            )
+
+    def chunk_rows(self, left: int) -> int:
+        """Rows of the chunk to use for `left` tokens: a larger one as soon as it is filled to more than 3/8."""
+        best = self._chunks[0][0]
+        for rows, _ in self._chunks:
+            if left > rows * 3 // 8:
+                best = rows
+        return best
+
+    def prefill(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> np.ndarray:
+        """One chunk of a sequence, of at most chunk_rows tokens; logits after the last, float32 [vocabulary]."""
+        rows = self.chunk_rows(len(tokens))
+        name = next(name for size, name in self._chunks if size == rows)
+        padded = np.zeros(rows, np.int32)
+        padded[: len(tokens)] = tokens
+        where = (np.array([start], np.int32), np.array([len(tokens)], np.int32))
+        logits, self._pools = self.program.call(name, (padded, *where, self._tables([blocks], 1)), self._pools)
+        return np.asarray(logits[0])
+
+    def decode(
+        self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Sequence[int]]
+    ) -> list[np.ndarray]:
+        """One token of each sequence; its logits, float32 [vocabulary] each. Larger batches go in several calls."""
+        result: list[np.ndarray] = []
+        while len(result) < len(tokens):
+            left = len(tokens) - len(result)
+            rows, name = next((d for d in self._decodes if d[0] >= left), self._decodes[-1])
+            part = slice(len(result), len(result) + rows)
+            count = len(tokens[part])
+            ids, where = np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
+            ids[:count], where[:count] = tokens[part], positions[part]
+            logits, self._pools = self.program.call(name, (ids, where, self._tables(blocks[part], rows)), self._pools)
+            result += list(logits[:count])
+        return result
+
+    def _tables(self, blocks: Sequence[Sequence[int]], rows: int) -> np.ndarray:
+        table = np.zeros((rows, self._table_width), np.int32)
+        for row, own in zip(table, blocks, strict=False):
+            row[: len(own)] = own
+        return table

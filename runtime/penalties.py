@@ -1,0 +1,35 @@
+"""What changes logits before the filters: repetition, presence and frequency penalties, logit bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import StrixhloError
+from .sampling import SamplingParams
+
+
+def adjusted(logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], generated: Sequence[int]) -> np.ndarray:
+    """Logits float32 [vocabulary], changed for one request; the same array where nothing is to change.
+
+    repetition_penalty (Keskar et al., 2019) counts tokens of prompt and answer, as Hugging Face does: positive logits
+    are divided by it, negative ones multiplied. presence_penalty and frequency_penalty (OpenAI's API) count the answer
+    only: subtracted once for each token that occurs, and once for each occurrence. logit_bias is added last.
+    """
+    repetition, presence, frequency = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+    if repetition == 1 and not presence and not frequency and not params.logit_bias:
+        return logits
+    result = logits.astype(np.float32)
+    if repetition != 1:
+        seen = np.unique(np.array([*prompt, *generated], np.int64))
+        values = result[seen]
+        result[seen] = np.where(values > 0, values / repetition, values * repetition)
+    if (presence or frequency) and generated:
+        seen, counts = np.unique(np.array(generated, np.int64), return_counts=True)
+        result[seen] -= (presence + frequency * counts).astype(np.float32)
+    for token, bias in params.logit_bias.items():
+        if token >= logits.size:
+            raise StrixhloError(f"sampling: logit_bias names token {token}; the vocabulary has {logits.size}")
+        result[token] += bias
+    return result

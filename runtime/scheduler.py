@@ -1,0 +1,244 @@
+"""Continuous batching: requests join and leave between steps, one prefill chunk and one decode step at a time.
+
+Each round computes at most one chunk of one prompt (round robin over the prompts) and one token of every sequence that
+generates, so a long prompt holds the others up by one chunk. When the pool is full the youngest sequence gives its
+blocks back and is computed again later, prompt and generated tokens, so the oldest always ends.
+
+A stream is the same alone and in any batch, bit for bit: decode kernels are batch-invariant, chunks depend on the
+request alone, random numbers on (seed, step). Only prefix reuse and preemption change which chunk computes a position,
+and with it the order of sums: there tokens are the same up to a gap of the top two logits below the kernels' rounding.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ..errors import StrixhloError
+from .batch_engine import BatchEngine
+from .kv_cache import BlockPool
+from .penalties import adjusted
+from .sampling import fresh_seed, logprob, sample, step_rng, top_logprobs
+from .sequential import Finished, Handle, QueueFull, Request, TokenEvent
+from .token_bytes import canonical_bytes
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One request at work: all ids so far, how many of them the pool holds, and where."""
+
+    handle: Handle
+    seed: int
+    ids: list[int]
+    prompt_length: int
+    blocks: list[int] = field(default_factory=list)
+    filled: int = 0
+    registered: int = 0  # blocks that the prefix cache knows
+    chain: bytes | None = None
+
+    @property
+    def decoding(self) -> bool:
+        """Only the last id, which was just generated, is not in the pool."""
+        return len(self.ids) > self.prompt_length and self.filled == len(self.ids) - 1
+
+
+class Scheduler:
+    """Owns an engine, which only its thread uses. `close` cancels what runs and waits for the thread."""
+
+    def __init__(
+        self, engine: BatchEngine, tokenizer: Tokenizer | None = None, *, parallel: int = 8, queue_size: int = 64
+    ) -> None:
+        """tokenizer: to find cached prefixes by text too; parallel: sequences at a time; queue_size: that may wait."""
+        self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
+        self.pool = BlockPool(engine.blocks, engine.block_size, canonical_bytes(tokenizer, engine.vocab_size))
+        self.computed = self.reused = self.preempted = 0  # prompt tokens prefilled, found in the cache; preemptions
+        self._waiting: deque[Handle] = deque()
+        self._paused: deque[Sequence] = deque()  # preempted, oldest first
+        self._running: list[Sequence] = []  # oldest first
+        self._turn: deque[Sequence] = deque()  # whose prompt is next
+        self._change = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="scheduler", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Handle:
+        """Queue a request. Raises QueueFull, and StrixhloError for a prompt that cannot be processed."""
+        self._engine.check_prompt(request.token_ids)
+        handle = Handle(request)
+        with self._change:
+            if self._closed:
+                raise StrixhloError("the server is shutting down")
+            self._drop_waiting()
+            if len(self._waiting) >= self._queue_size:
+                raise QueueFull(f"{self._queue_size} requests wait already; try again later")
+            self._waiting.append(handle)
+            self._change.notify()
+        return handle
+
+    def state(self) -> tuple[list[Handle], int]:
+        """(running, how many wait)."""
+        with self._change:
+            running = [s.handle for s in (*self._running, *self._paused)]
+            return running, sum(not h.cancelled for h in self._waiting)
+
+    def close(self) -> None:
+        """Cancel everything and wait for the thread."""
+        with self._change:
+            self._closed = True
+            for handle in [*self._waiting, *(s.handle for s in (*self._running, *self._paused))]:
+                handle.cancel()
+            self._change.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._running or self._paused or self._closed)
+                self._drop_waiting()
+                for sequence in [s for s in (*self._running, *self._paused) if s.handle.cancelled]:
+                    self._end(sequence, Finished("cancelled"))
+                if self._closed and not self._waiting:
+                    return
+                self._admit()
+            self._step()
+
+    def _drop_waiting(self) -> None:
+        for handle in [h for h in self._waiting if h.cancelled]:
+            self._waiting.remove(handle)
+            handle.put(Finished("cancelled"))
+
+    def _admit(self) -> None:
+        """Preempted sequences first, then new ones, while there is room for all that they hold so far."""
+        while len(self._running) < self._parallel and (self._paused or self._waiting):
+            length = len(self._paused[0].ids if self._paused else self._waiting[0].request.token_ids)
+            if self._running and self.pool.available <= length // self._engine.block_size:
+                return
+            if self._paused:
+                sequence = self._paused.popleft()
+            else:
+                handle = self._waiting.popleft()
+                params, ids = handle.request.params, list(handle.request.token_ids)
+                sequence = Sequence(handle, fresh_seed() if params.seed is None else params.seed, ids, len(ids))
+            self._running.append(sequence)
+            self._turn.append(sequence)
+
+    def _step(self) -> None:
+        """One chunk of one prompt, then one token of every sequence that generates."""
+        if self._turn:
+            sequence = self._turn.popleft()
+            self._guarded([sequence], partial(self._prefill, sequence))
+        ready = [s for s in list(self._running) if s.decoding and s not in self._turn]
+        ready = [s for s in ready if s in self._running and self._reserve(s, s.filled + 1)]
+        ready = [s for s in ready if s in self._running]  # a later one's reservation may have preempted it
+        if ready:
+            self._guarded(ready, partial(self._decode, ready))
+
+    def _guarded(self, sequences: list[Sequence], work: Callable[[], None]) -> None:
+        """A failure ends the requests concerned, and neither the thread nor the others."""
+        try:
+            work()
+        except Exception as error:
+            known = isinstance(error, StrixhloError)
+            message = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+            for sequence in sequences:
+                if sequence in self._running:
+                    self._end(sequence, Finished("error", message))
+
+    def _prefill(self, sequence: Sequence) -> None:
+        engine = self._engine
+        if not sequence.filled:
+            self._reuse(sequence)
+        left = len(sequence.ids) - sequence.filled
+        end = sequence.filled + min(left, engine.chunk_rows(left))
+        if not self._reserve(sequence, end):
+            return
+        piece = sequence.ids[sequence.filled : end]
+        logits = engine.prefill(piece, sequence.filled, sequence.blocks)
+        self.computed += len(piece)
+        sequence.filled = end
+        self._register(sequence)
+        if end < len(sequence.ids):
+            self._turn.append(sequence)
+        else:
+            self._choose(sequence, logits)
+
+    def _decode(self, ready: list[Sequence]) -> None:
+        rows = self._engine.decode([s.ids[-1] for s in ready], [s.filled for s in ready], [s.blocks for s in ready])
+        for sequence, logits in zip(ready, rows, strict=True):
+            sequence.filled += 1
+            self._register(sequence)
+            self._guarded([sequence], partial(self._choose, sequence, logits))
+
+    def _reuse(self, sequence: Sequence) -> None:
+        """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ."""
+        match = self.pool.match(sequence.ids, self._engine.context)
+        generated = len(sequence.ids) - sequence.prompt_length
+        sequence.ids = [*match.ids, *sequence.ids[match.replaced :]]
+        sequence.prompt_length = len(sequence.ids) - generated
+        sequence.blocks, sequence.chain = list(match.blocks), match.chain
+        sequence.filled, sequence.registered = len(match.ids), len(match.blocks)
+        self.reused += len(match.ids)
+
+    def _register(self, sequence: Sequence) -> None:
+        size = self._engine.block_size
+        while (sequence.registered + 1) * size <= sequence.filled:
+            n = sequence.registered
+            ids = sequence.ids[n * size : (n + 1) * size]
+            sequence.chain = self.pool.register(sequence.blocks[n], ids, sequence.chain)
+            sequence.registered += 1
+
+    def _reserve(self, sequence: Sequence, length: int) -> bool:
+        """Blocks for `length` positions; preempts younger sequences, and where there is none, itself (False)."""
+        while len(sequence.blocks) * self._engine.block_size < length:
+            block = self.pool.allocate()
+            if block is None:
+                youngest = self._running[-1]
+                self._preempt(youngest)
+                if youngest is sequence:
+                    return False
+            else:
+                sequence.blocks.append(block)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        self.preempted += 1
+        sequence.filled = sequence.registered = 0
+        sequence.chain = None
+        self._paused.appendleft(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Give the blocks back and stop running."""
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        for place in (self._running, self._turn, self._paused):
+            if sequence in place:
+                place.remove(sequence)
+
+    def _end(self, sequence: Sequence, end: Finished) -> None:
+        self._leave(sequence)
+        sequence.handle.put(end)
+
+    def _choose(self, sequence: Sequence, logits: np.ndarray) -> None:
+        """The next token of a sequence from its logits, and whether that ends it."""
+        handle, params = sequence.handle, sequence.handle.request.params
+        if handle.cancelled:
+            return  # the loop ends it
+        ids, n = sequence.ids, sequence.prompt_length
+        token = sample(adjusted(logits, params, ids[:n], ids[n:]), params, step_rng(sequence.seed, handle.generated))
+        if params.logprobs is None:
+            handle.put(TokenEvent(token))
+        else:
+            best = tuple(top_logprobs(logits, params.logprobs))
+            handle.put(TokenEvent(token, logprob(logits, token), best))
+        ids.append(token)
+        if token in handle.request.eos_ids:
+            self._end(sequence, Finished("eos"))
+        elif handle.generated == params.max_tokens or len(ids) > self._engine.context:
+            self._end(sequence, Finished("length"))

@@ -1,0 +1,191 @@
+"""Continuous batching on a real program: streams equal those of the request alone, limits, fairness, no growth."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+
+import numpy as np
+import psutil
+import pytest
+
+from strixhlo.bundle import Bundle
+from strixhlo.errors import StrixhloError
+from strixhlo.runtime.batch_engine import BatchEngine
+from strixhlo.runtime.program import Program
+from strixhlo.runtime.sampling import SamplingParams
+from strixhlo.runtime.scheduler import Scheduler
+from strixhlo.runtime.sequential import Finished, Handle, QueueFull, Request, TokenEvent
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Bundle) -> Iterator[BatchEngine]:
+    with Program(tiny, "cpu", 2) as program, closing(BatchEngine(program)) as engine:
+        yield engine
+
+
+def prompt(seed: int, length: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.random.default_rng(seed).integers(0, 320, length))
+
+
+def result(handle: Handle) -> tuple[list[int], str]:
+    tokens = []
+    for event in handle.events():
+        if isinstance(event, Finished):
+            return tokens, event.reason
+        tokens.append(event.token)
+    raise AssertionError("no end")
+
+
+REQUESTS = [
+    Request(
+        prompt(i, length), SamplingParams(max_tokens=n, temperature=temperature, seed=i, repetition_penalty=penalty)
+    )
+    for i, (length, n, temperature, penalty) in enumerate(
+        [(3, 20, 0.0, 1.0), (20, 9, 1.0, 1.0), (60, 14, 0.8, 1.2), (1, 25, 1.3, 1.0), (17, 6, 0.0, 1.1), (33, 12, 1, 1)]
+    )
+]
+
+
+def alone(engine: BatchEngine) -> list[tuple[list[int], str]]:
+    """Each request on a scheduler of its own, whose cache is empty."""
+    results = []
+    for request in REQUESTS:
+        with closing(Scheduler(engine)) as scheduler:
+            results.append(result(scheduler.submit(request)))
+    return results
+
+
+def test_a_stream_is_the_same_alone_and_in_any_batch(engine: BatchEngine) -> None:
+    expected = alone(engine)
+    assert all(reason == "length" for _, reason in expected)
+    for seed in range(3):
+        choose = random.Random(seed)
+        order = choose.sample(range(len(REQUESTS)), len(REQUESTS))
+        with closing(Scheduler(engine, parallel=choose.choice([3, 5, 8]))) as scheduler:
+            handles = {}
+            for i in order:
+                handles[i] = scheduler.submit(REQUESTS[i])
+                time.sleep(choose.random() * 0.01)
+            assert [result(handles[i]) for i in range(len(REQUESTS))] == expected
+            assert scheduler.preempted == 0
+
+
+def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "blocks", 6)
+    monkeypatch.setattr(engine, "context", 96)
+    with closing(Scheduler(engine)) as scheduler:
+        handles = [scheduler.submit(Request(prompt(i, 20), SamplingParams(max_tokens=50))) for i in range(5)]
+        assert [(len(tokens), reason) for tokens, reason in map(result, handles)] == [(50, "length")] * 5
+        assert scheduler.preempted > 0
+        assert scheduler.pool.in_use == 0
+
+
+def test_forty_turns_prefill_only_what_is_new(engine: BatchEngine) -> None:
+    with closing(Scheduler(engine)) as scheduler:
+        conversation: list[int] = []
+        for turn in range(40):
+            conversation += prompt(turn, 3)
+            before = scheduler.computed
+            tokens, _ = result(scheduler.submit(Request(tuple(conversation), SamplingParams(max_tokens=3))))
+            # What is new, and the part of a block that was not full.
+            assert scheduler.computed - before <= 3 + 1 + engine.block_size
+            conversation += tokens
+
+
+def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("prefill", "decode"):
+        real: Callable = getattr(engine, name)
+        monkeypatch.setattr(engine, name, lambda *a, real=real, name=name: (calls.append(name), real(*a))[1])
+    monkeypatch.setattr(engine, "_chunks", engine._chunks[:1])
+    with closing(Scheduler(engine)) as scheduler:
+        first = scheduler.submit(Request(prompt(1, 4), SamplingParams(max_tokens=60)))
+        events = first.events()
+        next(events)
+        long = scheduler.submit(Request(prompt(2, 160), SamplingParams(max_tokens=1)))
+        result(long)
+        first.cancel()
+        assert isinstance(list(events)[-1], Finished)
+    assert calls.count("prefill") == 11
+    pairs = list(pairwise(calls[1:]))
+    assert ("prefill", "prefill") not in pairs
+
+
+def test_queue_limit_cancel_and_close(engine: BatchEngine) -> None:
+    scheduler = Scheduler(engine, parallel=1, queue_size=1)
+    running = scheduler.submit(Request(prompt(1, 4), SamplingParams(max_tokens=200)))
+    assert isinstance(next(running.events()), TokenEvent)
+    waiting = scheduler.submit(Request(prompt(2, 4), SamplingParams(max_tokens=200)))
+    with pytest.raises(QueueFull):
+        scheduler.submit(Request(prompt(3, 4), SamplingParams()))
+    waiting.cancel()
+    assert result(waiting) == ([], "cancelled")
+    last = scheduler.submit(Request(prompt(3, 4), SamplingParams(max_tokens=200)))
+    closer = threading.Thread(target=scheduler.close)
+    closer.start()
+    assert result(running)[1] == "cancelled"
+    assert result(last)[1] == "cancelled"
+    closer.join(10)
+    assert scheduler.pool.in_use == 0
+    with pytest.raises(StrixhloError, match="shutting down"):
+        scheduler.submit(Request((1,), SamplingParams()))
+
+
+def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine) -> None:
+    with closing(Scheduler(engine)) as scheduler:
+        for ids in ((), (320,), (1,) * 257):
+            with pytest.raises(StrixhloError):
+                scheduler.submit(Request(ids, SamplingParams()))
+        good = scheduler.submit(Request((1, 2), SamplingParams(max_tokens=5)))
+        bad = scheduler.submit(Request((1, 2), SamplingParams(logit_bias={5000: 1.0})))
+        assert list(bad.events())[-1] == Finished(
+            "error", "sampling: logit_bias names token 5000; the vocabulary has 320"
+        )
+        assert result(good)[1] == "length"
+
+
+class FakeEngine:
+    """Zero logits at once: what grows is the scheduler's own."""
+
+    block_size, blocks, context, vocab_size = 4, 32, 64, 8
+
+    def check_prompt(self, tokens: tuple[int, ...]) -> None:
+        assert tokens
+
+    def chunk_rows(self, left: int) -> int:
+        return min(left, 8)
+
+    def prefill(self, tokens: list[int], start: int, blocks: list[int]) -> np.ndarray:
+        assert len(blocks) * 4 >= start + len(tokens)
+        return np.zeros(8, np.float32)
+
+    def decode(self, tokens: list[int], positions: list[int], blocks: list[list[int]]) -> list[np.ndarray]:
+        assert all(len(b) * 4 > p for p, b in zip(positions, blocks, strict=True))
+        return [np.zeros(8, np.float32) for _ in tokens]
+
+
+def test_no_growth_over_ten_thousand_requests() -> None:
+    choose = random.Random(0)
+    process, sizes = psutil.Process(), []
+    with closing(Scheduler(FakeEngine(), parallel=8)) as scheduler:  # type: ignore[arg-type]
+        for batch in range(250):
+            handles = []
+            for _ in range(40):
+                ids = tuple(choose.randrange(8) for _ in range(choose.randrange(1, 30)))
+                handles.append(scheduler.submit(Request(ids, SamplingParams(max_tokens=choose.randrange(1, 6)))))
+            for handle in choose.sample(handles, 5):
+                handle.cancel()
+            assert {result(h)[1] for h in handles} <= {"length", "cancelled"}
+            if batch in (50, 249):
+                sizes.append(process.memory_info().rss)
+        while scheduler.state() != ([], 0):
+            time.sleep(0.001)
+        assert scheduler.pool.in_use == 0
+        assert scheduler.pool.cached <= 32
+        assert len(scheduler.pool._texts) <= 32
+    assert sizes[1] < sizes[0] * 1.05
