@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import StrixhloError
 
 LIMIT = 1 << 31  # of a count: positions and sizes are int32 in the program
+MAX_LAYERS = 4096  # the largest models have some 130
 SMALLEST, LARGEST = 1e-37, 3e38  # of a number: what float32 holds
 
 
@@ -39,6 +40,14 @@ def count(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
+def layer_count(config: Mapping[str, Any], key: str = "num_hidden_layers") -> int:
+    """The number of layers, refused where no model could have so many."""
+    layers = count(config, key)
+    if layers > MAX_LAYERS:
+        raise wrong(key, layers, f"a whole number from 1 to {MAX_LAYERS}")
+    return layers
+
+
 def positive(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """A finite number above 0 that float32 can hold. Without a default the key must be there."""
     value = default if default is not None and config.get(key) is None else required(config, key)
@@ -47,12 +56,35 @@ def positive(config: Mapping[str, Any], key: str, default: float | None = None) 
     return float(value)
 
 
+def optional(config: Mapping[str, Any], key: str) -> float:
+    """A number above 0, or 0.0 where the key is absent or null."""
+    return 0.0 if config.get(key) is None else positive(config, key)
+
+
 def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     """True or false."""
     value = config.get(key)
     if value is not None and not isinstance(value, bool):
         raise wrong(key, value, "true or false")
     return default if value is None else value
+
+
+def numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    """A list of finite numbers above 0."""
+    values = required(config, key)
+    if not isinstance(values, list):
+        raise wrong(key, values, "a list of numbers")
+    return tuple(positive({key: value}, key) for value in values)
+
+
+def layer_types(config: Mapping[str, Any], layers: int, default: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """One kind of attention a layer: the list `layer_types`, or `default` where there is none."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return list(default)
+    if not isinstance(kinds, list) or len(kinds) != layers or any(k not in allowed for k in kinds):
+        raise wrong("layer_types", kinds, f"a list that names {layers} layers as {' or '.join(allowed)}")
+    return kinds
 
 
 def attention_heads(config: Mapping[str, Any], hidden: int) -> tuple[int, int, int]:

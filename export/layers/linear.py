@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ...custom_kernels.ops.dense_matmul import dense_matmul
 from ...custom_kernels.ops.formats import FORMATS, dequantize_rows
 from ...custom_kernels.ops.quantized_matmul import quantized_matmul
-from .weights import DENSE, Weight
+from .weights import DENSE, Weight, Weights
 
 
 def linear(x: jax.Array, weight: Weight) -> jax.Array:
@@ -20,24 +20,21 @@ def linear(x: jax.Array, weight: Weight) -> jax.Array:
     return dense_matmul(x, weight.parts[DENSE])
 
 
+def projection(x: jax.Array, w: Weights, name: str, bias: bool = False) -> jax.Array:
+    """x float32 [T, in] through the linear layer `name`: name.weight [out, in] and, with `bias`, name.bias [out]."""
+    y = linear(x, w[f"{name}.weight"])
+    return y + w[f"{name}.bias"].dense if bias else y
+
+
+def projection_shapes(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of the tensors of a linear layer."""
+    yield f"{name}.weight", (rows, columns)
+    if bias:
+        yield f"{name}.bias", (rows,)
+
+
 def embedding(tokens: jax.Array, weight: Weight) -> jax.Array:
     """Rows of a weight [vocabulary, hidden]: tokens int32 [T] -> float32 [T, hidden]. Only they are dequantized."""
     if weight.format in FORMATS:
         return dequantize_rows(FORMATS[weight.format], weight.parts, tokens)
     return jnp.take(weight.parts[DENSE], tokens, axis=0, mode="clip").astype(jnp.float32)
-
-
-def attention_shapes(
-    prefix: str, hidden: int, heads: int, kv_heads: int, head_dim: int
-) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Name and shape of a layer's q, k, v and output projections; prefix: "model.layers.0."."""
-    for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-        yield f"{prefix}self_attn.{name}_proj.weight", (rows * head_dim, hidden)
-    yield f"{prefix}self_attn.o_proj.weight", (hidden, heads * head_dim)
-
-
-def mlp_shapes(prefix: str, hidden: int, intermediate: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Name and shape of a layer's gated MLP."""
-    yield f"{prefix}mlp.gate_proj.weight", (intermediate, hidden)
-    yield f"{prefix}mlp.up_proj.weight", (intermediate, hidden)
-    yield f"{prefix}mlp.down_proj.weight", (hidden, intermediate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -35,7 +35,11 @@ class Model(Protocol):
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array: ...
 
 
-FAMILIES: dict[str, Any] = {"llama": llama.Model, "gemma3_text": gemma3.Model}
+# model_type -> reads a config of that type.
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
+    "gemma3_text": gemma3.model,
+    "llama": llama.model,
+}
 
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
@@ -43,5 +47,4 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
     kind = required(config, "model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise StrixhloError(f"model type {shown(kind)} is not supported; supported: {', '.join(sorted(FAMILIES))}")
-    model: Model = FAMILIES[kind].from_config(config)
-    return model
+    return FAMILIES[kind](config)

@@ -29,7 +29,7 @@ Edit = Callable[[Path, Callable[[dict], object]], None]
         ({"num_hidden_layers": 2.5}, "num_hidden_layers = 2.5 is not a whole number"),
         (
             {"num_hidden_layers": 10**9},
-            "layers.2.input_layernorm.weight is missing, which num_hidden_layers = 1000000000",
+            "num_hidden_layers = 1000000000 is not a whole number from 1 to 4096",
         ),
         ({"num_attention_heads": -4}, "num_attention_heads = -4 is not a whole number"),
         ({"num_attention_heads": 5, "num_key_value_heads": 5}, "num_attention_heads = 5 is not a divisor of hidden"),
@@ -49,7 +49,7 @@ Edit = Callable[[Path, Callable[[dict], object]], None]
         ({"tie_word_embeddings": "maybe"}, "tie_word_embeddings = 'maybe' is not true or false"),
         ({"model_type": "mamba"}, "model type 'mamba' is not supported; supported: "),
         ({"model_type": ["llama"]}, "model type ['llama'] is not supported"),
-        ({"hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
+        ({"hidden_act": "tanh"}, "hidden_act = 'tanh' is not supported"),
         ({"model_type": "gemma3_text"}, "lacks layer_types"),
         ({"model_type": "gemma3_text", "layer_types": [{}, "full_attention"]}, "layer_types = "),
     ],

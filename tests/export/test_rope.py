@@ -10,7 +10,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from strixhlo.errors import StrixhloError
-from strixhlo.export.layers.rope import RopeScaling, inverse_frequencies, rope, rope_table
+from strixhlo.export.layers.rope import inverse_frequencies, rope, rope_table
+from strixhlo.export.layers.rope_scaling import RopeScaling
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -30,7 +31,7 @@ def test_table_is_transformers(scaling: dict | None, base: float) -> None:
     )
     positions = torch.arange(9000)[None]
     cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
-    table = rope_table(inverse_frequencies(128, base, RopeScaling.from_config(scaling)), 9000)
+    table = rope_table(inverse_frequencies(128, base, RopeScaling.from_config({"rope_scaling": scaling})), 9000)
     # transformers computes the angle in float32: at position 9,000 half a unit of the last place is 5e-4.
     np.testing.assert_allclose(table[:, 0], cos[0, :, :64].numpy(), atol=1e-3)
     np.testing.assert_allclose(table[:, 1], sin[0, :, :64].numpy(), atol=1e-3)
@@ -49,7 +50,7 @@ def test_rotation() -> None:
 
 
 def test_unknown_scaling_is_refused() -> None:
-    with pytest.raises(StrixhloError, match="'yarn' is not supported"):
-        RopeScaling.from_config({"rope_type": "yarn", "factor": 2.0})
+    with pytest.raises(StrixhloError, match="'ntk' is not supported"):
+        RopeScaling.from_config({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}})
     with pytest.raises(StrixhloError, match="lacks low_freq_factor"):
-        RopeScaling.from_config({k: v for k, v in LLAMA3.items() if k != "low_freq_factor"})
+        RopeScaling.from_config({"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "low_freq_factor"}})

@@ -1,0 +1,90 @@
+"""Self-attention of one layer: projections, norms of q and k, rotary embedding, grouped-query attention, output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+
+from .cache import Cache
+from .linear import projection, projection_shapes
+from .norm import Norm
+from .rope import Rope
+from .weights import Weights
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What one layer's attention computes; names are relative to the layer.
+
+    rope: None in layers without positions. window: positions that a row sees, itself included (0: all).
+    softcap: scores become softcap * tanh(scores / softcap) (0: not).
+    fused: q, k and v are one tensor qkv_proj, in that order of rows.
+    norm: of q and k before the rotation, over what `norm_over` says: each head with one weight [head_dim]; each head
+    with a weight of its own [heads, head_dim]; or the projection as a whole [heads * head_dim].
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    rope: Rope | None = None
+    window: int = 0
+    softcap: float = 0.0
+    bias: bool = False
+    output_bias: bool = False
+    fused: bool = False
+    norm: Norm | None = None
+    norm_over: Literal["head", "each head", "projection"] = "head"
+    norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    module: str = "self_attn"
+    output: str = "o_proj"
+
+    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of its tensors; prefix: "model.layers.0."."""
+        p = f"{prefix}{self.module}."
+        rows = {"q": self.heads * self.head_dim, "k": self.kv_heads * self.head_dim, "v": self.kv_heads * self.head_dim}
+        if self.fused:
+            yield from projection_shapes(p + "qkv_proj", sum(rows.values()), self.hidden, self.bias)
+        else:
+            for name, n in rows.items():
+                yield from projection_shapes(f"{p}{name}_proj", n, self.hidden, self.bias)
+        if self.norm:
+            for name, heads in zip(self.norm_names, (self.heads, self.kv_heads), strict=True):
+                yield from self.norm.shapes(p + name, *self._norm_shape(heads))
+        yield from projection_shapes(p + self.output, self.hidden, rows["q"], self.output_bias)
+
+    def _norm_shape(self, heads: int) -> tuple[int, ...]:
+        return {
+            "head": (self.head_dim,),
+            "each head": (heads, self.head_dim),
+            "projection": (heads * self.head_dim,),
+        }[self.norm_over]
+
+    def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
+        """x float32 [T, hidden] -> float32 [T, hidden], and the cache with this layer's new keys and values."""
+        p = f"{prefix}{self.module}."
+        q, k, v = self._qkv(w, p, x)
+        if self.norm:
+            q, k = self._normed(q, w, p + self.norm_names[0]), self._normed(k, w, p + self.norm_names[1])
+        q, k, v = (y.reshape(len(x), -1, self.head_dim) for y in (q, k, v))
+        if self.rope:
+            q, k = self.rope(q, w, cache.positions), self.rope(k, w, cache.positions)
+        mixed, cache = cache.attend(q, k, v, layer=layer, scale=self.scale, window=self.window, softcap=self.softcap)
+        return projection(mixed, w, p + self.output, self.output_bias), cache
+
+    def _qkv(self, w: Weights, p: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Each float32 [T, its heads * head_dim]."""
+        if not self.fused:
+            q, k, v = (projection(x, w, f"{p}{name}_proj", self.bias) for name in "qkv")
+            return q, k, v
+        qkv = projection(x, w, p + "qkv_proj", self.bias)
+        k_start, v_start = self.heads * self.head_dim, (self.heads + self.kv_heads) * self.head_dim
+        return qkv[:, :k_start], qkv[:, k_start:v_start], qkv[:, v_start:]
+
+    def _normed(self, y: jax.Array, w: Weights, name: str) -> jax.Array:
+        assert self.norm
+        return self.norm(y if self.norm_over == "projection" else y.reshape(len(y), -1, self.head_dim), w, name)

@@ -1,0 +1,102 @@
+"""What dense decoder-only families share: embedding, a stack of layers, final norm, output head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .attention import Attention
+from .cache import Cache
+from .linear import embedding, linear
+from .norm import Norm
+from .probe import probe
+from .weights import Weights
+
+
+class FeedForward(Protocol):
+    """An MLP, or a mixture of experts."""
+
+    def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]: ...
+    def __call__(self, w: Weights, prefix: str, x: jax.Array) -> jax.Array: ...
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model whose layers are attention and MLP. A family reads its config into this, and where its layers are not
+    pre-norm ones (x + attention(norm(x)), then x + mlp(norm(x))), overrides `layer` and `norms`.
+
+    attention, mlp: one a layer. embedding_scale and residual_scale are factors; logits are multiplied by logit_scale,
+    then capped as logit_softcap * tanh(logits / logit_softcap) (0: not). head_bias: lm_head has a bias.
+    """
+
+    hidden: int
+    vocab_size: int
+    attention: tuple[Attention, ...]
+    mlp: tuple[FeedForward, ...]
+    norm: Norm
+    tied: bool
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.attention)
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values, the same in all layers."""
+        return self.attention[0].kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Values of a head."""
+        return self.attention[0].head_dim
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape of every tensor that a checkpoint must hold."""
+        yield "model.embed_tokens.weight", (self.vocab_size, self.hidden)
+        for i in range(self.layers):
+            p = f"model.layers.{i}."
+            for name in self.norms:
+                yield from self.norm.shapes(p + name, self.hidden)
+            yield from self.attention[i].shapes(p)
+            yield from self.mlp[i].shapes(p)
+        yield from self.norm.shapes("model.norm", self.hidden)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab_size, self.hidden)
+
+    def tables(self, context: int) -> dict[str, np.ndarray]:
+        """Weights that are computed at export: the rotary tables."""
+        ropes = {a.rope.table: a.rope for a in self.attention if a.rope}
+        return {name: rope.angles(context) for name, rope in ropes.items()}
+
+    def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """tokens int32 [T] -> the normalized last hidden states float32 [T, hidden]."""
+        x = probe(embedding(tokens, w["model.embed_tokens.weight"]) * self.embedding_scale, "embedding")
+        for i in range(self.layers):
+            x, cache = self.layer(w, x, cache, i)
+        return probe(self.norm(x, w, "model.norm"), "norm"), cache
+
+    def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
+        """Layer i, pre-norm: x float32 [T, hidden] -> the same."""
+        p, (before_attention, before_mlp) = f"model.layers.{i}.", self.norms
+        mixed, cache = self.attention[i](w, p, self.norm(x, w, p + before_attention), cache, i)
+        x = probe(x + mixed * self.residual_scale, f"layers.{i}.attention")
+        mixed = self.mlp[i](w, p, self.norm(x, w, p + before_mlp))
+        return probe(x + mixed * self.residual_scale, f"layers.{i}.mlp"), cache
+
+    def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:
+        """float32 [T, hidden] -> float32 [T, vocabulary]."""
+        logits = linear(hidden, w["model.embed_tokens.weight" if self.tied else "lm_head.weight"])
+        if self.logit_scale != 1:
+            logits = logits * self.logit_scale
+        return jnp.tanh(logits / self.logit_softcap) * self.logit_softcap if self.logit_softcap else logits
