@@ -8,7 +8,7 @@
 
 #include "weights.h"
 
-inline constexpr u32 GEMV_THREADS = 128, GEMV_WAVES = GEMV_THREADS / WAVE, GEMV_ROWS = 4;
+inline constexpr u32 GEMV_THREADS = 128, GEMV_WAVES = GEMV_THREADS / WAVE, GEMV_ROWS = 4;  // R at most
 
 template <u32 M>
 struct Sums {  // of each wave: [wave][row][m], at most 8 lane groups (lanes >= 4)

@@ -6,6 +6,7 @@
 #include "gemm.h"
 #include "gemv.h"
 #include "kv_append.h"
+#include "streams.h"
 
 #define IN(type, name) const GLOBAL type *__restrict name
 #define OUT(type, name) GLOBAL type *__restrict name
@@ -22,6 +23,14 @@
 #define PARTS_q4_k IN(u32, codes), TWO_LEVELS
 #define PARTS_q5_k IN(u32, codes), IN(u32, high), TWO_LEVELS
 #define PARTS_q6_k IN(u32, codes), IN(u32, high), IN(i8, scale), IN(f16, super_scale)
+#define PARTS_q2_k IN(u32, codes), TWO_LEVELS
+#define PARTS_q3_k IN(u32, codes), IN(i8, scale), IN(f16, super_scale)
+#define PARTS_mxfp4 IN(u32, codes), IN(u8, scale)
+#define PARTS_nvfp4 IN(u32, codes), IN(u8, scale), IN(f32, global_scale)
+#define PARTS_mxfp8 IN(u32, codes), IN(u8, scale)
+#define PARTS_fp8_tensor IN(u32, codes), IN(f32, scale)
+#define PARTS_fp8_channel IN(u32, codes), IN(f32, scale)
+#define PARTS_fp8_block128 IN(u32, codes), IN(f32, scale)
 #define PARTS_f32 IN(u32, weight)
 #define PARTS_f16 IN(u32, weight)
 #define PARTS_bf16 IN(u32, weight)
@@ -33,22 +42,46 @@
 #define WEIGHT_q4_k Q4_K({codes, nullptr, scale, super_scale, minimum, super_minimum})
 #define WEIGHT_q5_k Q5_K({codes, high, scale, super_scale, minimum, super_minimum})
 #define WEIGHT_q6_k Q6_K({.codes = codes, .high = high, .scale = scale, .super_scale = super_scale})
+#define WEIGHT_q2_k Q2_K({codes, nullptr, scale, super_scale, minimum, super_minimum})
+#define WEIGHT_q3_k Q3_K({.codes = codes, .scale = scale, .super_scale = super_scale})
+#define WEIGHT_mxfp4 Mxfp4({.codes = codes, .scale = scale})
+#define WEIGHT_nvfp4 Nvfp4({.codes = codes, .scale = scale, .global_scale = global_scale})
+#define WEIGHT_mxfp8 Mxfp8({.codes = codes, .scale = scale})
+#define WEIGHT_fp8_tensor Fp8Tensor({.codes = codes, .scale = scale})
+#define WEIGHT_fp8_channel Fp8Channel({.codes = codes, .scale = scale})
+#define WEIGHT_fp8_block128 Fp8Block128({.codes = codes, .scale = scale})
 #define WEIGHT_f32 Dense<f32>({.codes = weight})
 #define WEIGHT_f16 Dense<f16>({.codes = weight})
 #define WEIGHT_bf16 Dense<BF16>({.codes = weight})
 
-// x [m, k], weight [n, k] -> y [m, n]; gemv for m <= M, gemm in tiles of M rows.
-#define GEMV(format, M)                                                                                    \
+// x [m, k], weight [n, k] -> y [m, n]; gemv for m <= M with R weight rows a lane, gemm in tiles of M rows.
+#define GEMV(format, M, R)                                                                                    \
   KERNEL(GEMV_THREADS)                                                                                     \
   REGISTERS(128)                                                                                           \
   void strixhlo_gemv_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k, u32 lanes, \
                                        u32 waves) {                                                        \
-    gemv<M, GEMV_ROWS>(x, WEIGHT_##format, y, m, n, k, lanes, waves);                                      \
+    gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, waves);                                      \
   }
 #define GEMM(format, M)                                                                         \
   KERNEL(GEMM_THREADS)                                                                          \
   void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
     gemm<M>(x, WEIGHT_##format, y, m, n, k);                                                    \
+  }
+
+// Affine formats: bits, group, types of scale and bias (f32, f16, BF16).
+#define AFFINE_GEMV(name, M, R, BITS, GROUP, S, B)                                                                  \
+  KERNEL(GEMV_THREADS)                                                                                           \
+  REGISTERS(128)                                                                                                 \
+  void strixhlo_gemv_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
+                                   u32 k, u32 lanes, u32 waves) {                                                \
+    gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, \
+                       lanes, waves);                                                                            \
+  }
+#define AFFINE_GEMM(name, M, BITS, GROUP, S, B)                                                                      \
+  KERNEL(GEMM_THREADS)                                                                                               \
+  void strixhlo_gemm_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
+                                   u32 k) {                                                                          \
+    gemm<M>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);           \
   }
 
 #define KV_APPEND(type)                                                                                              \

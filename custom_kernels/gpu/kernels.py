@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 
 from ...errors import StrixhloError
-from ..ops.formats_gguf import GGUF_FORMATS
+from ..ops.formats import FORMATS, WeightFormat
+from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import cache_directory, find_clang, linker, run_tool
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
+GEMV_WEIGHT_ROWS = 4  # of one lane, at most
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 POOLS = ("f16", "f32")
@@ -36,11 +39,29 @@ FLAGS = (
 )
 
 
+def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
+    """What the kernels of a format are called; dtypes: of an affine format's scale and bias."""
+    return f"{fmt.name}_{'_'.join(dtypes)}" if isinstance(fmt, AffineFormat) else fmt.name
+
+
+def weight_rows(name: str, rows: int) -> int:
+    """Weight rows of one lane in the gemv for that many rows of x: as many as the registers hold."""
+    few = 4 if name == "nvfp4" else 8 if name.startswith(("mxfp", "fp8", "affine", "q2_k", "q3_k")) else 16
+    return GEMV_WEIGHT_ROWS if rows < few else 2
+
+
 def _kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
-    for name in (*(f.name for f in GGUF_FORMATS.values() if f.bits >= 4), *DENSE):
-        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m})" for m in GEMV_ROWS}
+    for name in (*(f for f in FORMATS if f not in AFFINE_FORMATS), *DENSE):
+        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m}, {weight_rows(name, m)})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"GEMM({name}, {m})" for m in GEMM_ROWS}
+    for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
+        name = weight_name(fmt, (scale, bias))
+        of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
+        lines |= {
+            f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({name}, {m}, {weight_rows(name, m)}, {of})" for m in GEMV_ROWS
+        }
+        lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({name}, {m}, {of})" for m in GEMM_ROWS}
     for pool in POOLS:
         lines[f"strixhlo_kv_append_{pool}"] = f"KV_APPEND({pool})"
         for dim in HEAD_DIMS:

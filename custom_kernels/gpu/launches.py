@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import struct
 
-from ..ops.formats_gguf import RUN, GgufFormat
+from ..ops.formats import WeightFormat
+from ..ops.formats_gguf import RUN
 from ..ops.launch import Launch, Output
-from .kernels import GEMM_ROWS, GEMV_ROWS, HEAD_DIMS
+from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, weight_name, weight_rows
 
 WAVE = 32
-GEMV_THREADS, GEMV_WAVES, GEMV_WEIGHT_ROWS = 128, 4, 4  # weight rows of one lane
+GEMV_THREADS, GEMV_WAVES = 128, 4
 GEMM_THREADS, GEMM_TILE_N = 128, 64
 APPEND_THREADS = 256
 ATTENTION_THREADS, ATTENTION_QUERIES = 128, 8
@@ -47,7 +48,7 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, run: int
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, waves = gemv_team(n, k // run)
-        per_workgroup = GEMV_WAVES // waves * (WAVE // lanes) * GEMV_WEIGHT_ROWS
+        per_workgroup = GEMV_WAVES // waves * (WAVE // lanes) * weight_rows(name, rows)
         symbol = f"strixhlo_gemv_{name}_m{rows}"
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, waves), _ceil_div(n, per_workgroup), GEMV_THREADS),)
     rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
@@ -55,9 +56,14 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, run: int
     return (Launch(f"strixhlo_gemm_{name}_m{rows}", inputs, outputs, (m, n, k), workgroups, GEMM_THREADS),)
 
 
-def quantized_matmul_launches(fmt: GgufFormat, m: int, n: int, k: int) -> tuple[Launch, ...]:
-    """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n]."""
-    return _matmul(fmt.name, ("x", *fmt.parts(n, k)), m, n, k, RUN)
+def quantized_matmul_launches(
+    fmt: WeightFormat, m: int, n: int, k: int, dtypes: tuple[str, ...] = ("f32", "f32")
+) -> tuple[Launch, ...]:
+    """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
+
+    dtypes: of an affine format's scale and bias (f32, f16, bf16).
+    """
+    return _matmul(weight_name(fmt, dtypes), ("x", *fmt.parts(n, k)), m, n, k, RUN)
 
 
 def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...] | None:

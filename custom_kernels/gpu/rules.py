@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..ops.formats_gguf import GGUF_FORMATS
+from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, LoweringRule, OperandTypes
 from .kernels import DENSE, POOLS
 from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
@@ -26,11 +26,10 @@ def _lowering(operands: tuple[str, ...], launches: tuple[Launch, ...] | None, *r
 
 
 def _quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    fmt = GGUF_FORMATS.get(attributes["format"])
-    if fmt is None or fmt.bits < 4:
-        return None
+    fmt = FORMATS[attributes["format"]]
     (m, k), n = types[0][0], types[1][0][0]
-    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k), "y")
+    dtypes = tuple(dtype for _, dtype in types[2:])
+    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, dtypes), "y")
 
 
 def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

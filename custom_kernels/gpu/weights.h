@@ -12,6 +12,7 @@ struct Parts {
   const GLOBAL f16* super_scale = nullptr;
   const GLOBAL void* minimum = nullptr;
   const GLOBAL f16* super_minimum = nullptr;
+  const GLOBAL f32* global_scale = nullptr;
 };
 
 DEVICE f32 byte(u32 word, u32 i) { return (f32)((word >> (8 * i)) & 255u); }

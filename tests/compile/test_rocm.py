@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from gfx1151_sim.kernel_machine import TESTED, relatives
 
 from strixhlo.bundle import VMFB, Bundle, KVCache, open_bundle
 from strixhlo.compile.compile import Lowered, compile_bundle, lower_program
@@ -18,8 +19,8 @@ from strixhlo.compile.hsaco import code_objects, kernels
 from strixhlo.compile.iree_compile import iree_compile
 from strixhlo.compile.report import entry_report, load_widths, report_lines
 from strixhlo.compile.targets import parse_target
-from strixhlo.custom_kernels.gpu.kernels import GEMM_ROWS, GEMV_ROWS, KERNELS, build_hsaco
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
+from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, build_hsaco
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, RUN
 from strixhlo.errors import StrixhloError
 from strixhlo.export.layers.weights import Weight
 from strixhlo.export.models import model_from_config
@@ -131,12 +132,12 @@ def test_unknown_chip_names_the_known_ones() -> None:
 @pytest.fixture(scope="module")
 def gfx1151() -> dict[str, dict[str, object]]:
     """Metadata of every kernel, built for gfx1151."""
-    (code,) = code_objects(build_hsaco("gfx1151", KERNELS).read_bytes())
+    (code,) = code_objects(build_hsaco("gfx1151", TESTED).read_bytes())
     return {k[".name"]: k for k in kernels(code)}
 
 
 def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]]) -> None:
-    assert set(gfx1151) == set(KERNELS)
+    assert set(gfx1151) == set(TESTED)
     for name, kernel in gfx1151.items():
         assert kernel[".wavefront_size"] == 32, name
         for wasted in (".vgpr_spill_count", ".sgpr_spill_count", ".private_segment_fixed_size"):
@@ -146,13 +147,25 @@ def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]])
 
 
 def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
-    widths = load_widths(build_hsaco("gfx1151", KERNELS).with_suffix(".s").read_text())
+    widths = load_widths(build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text())
     for name in (*WITH_KERNELS, "f32", "f16", "bf16"):
         for m in GEMV_ROWS:
             loads = widths[f"strixhlo_gemv_{name}_m{m}"]
             assert loads["16"] >= 4, (name, m)
         for m in GEMM_ROWS:
             assert "16" in widths[f"strixhlo_gemm_{name}_m{m}"], (name, m)
+
+
+def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
+    """16 bytes at a time, and what is left of 32 weights of 2, 3, 5 and 6 bits; x is read 16 bytes at a time."""
+    widths = load_widths(build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text())
+    of_x = RUN // 4
+    for name in {relatives(s) for s in TESTED} - {"", *WITH_KERNELS, *DENSE}:
+        bits = int(name[6]) if "affine" in name else {"q2_k": 2, "q3_k": 3, "mxfp4": 4, "nvfp4": 4}.get(name, 8)
+        loads = widths[f"strixhlo_gemv_{name}_m1"]
+        assert loads.get("16", 0) - of_x >= GEMV_WEIGHT_ROWS * (bits // 4), name
+        narrow = sum(count for width, count in loads.items() if int(width) < 4)
+        assert narrow <= 2 * GEMV_WEIGHT_ROWS * (8 if name == "q2_k" else 2), name
 
 
 def test_kernels_build_for_gfx1201() -> None:

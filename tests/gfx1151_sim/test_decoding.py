@@ -10,8 +10,9 @@ import subprocess
 import numpy as np
 import pytest
 
+from gfx1151_sim.kernel_machine import TESTED
 from gfx1151_sim.simulator import load, opcodes
-from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_hsaco
+from strixhlo.custom_kernels.gpu.kernels import build_hsaco
 
 OBJDUMPS = (
     "/opt/rocm/llvm/bin/llvm-objdump",
@@ -24,7 +25,7 @@ LINE = re.compile(r"^\t(\S+)(.*)// ([0-9A-F]+): ([0-9A-F ]+)")
 
 def disassembly() -> list[tuple[str, str, list[int]]]:
     """(mnemonic, operands, words) of every instruction of all kernels; skips without a fitting llvm-objdump."""
-    path = build_hsaco("gfx1151", KERNELS)
+    path = build_hsaco("gfx1151", TESTED)
     for name in OBJDUMPS:
         if not (tool := shutil.which(name)):
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from gfx1151_sim.kernel_machine import gfx1151
+from gfx1151_sim.kernel_machine import TESTED, gfx1151, kernels_of, relatives
 
 from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_host, build_ptx
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -29,11 +29,15 @@ ITEM = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
 
 def _host() -> Machine:
-    library = ctypes.CDLL(str(build_host(KERNELS)))
+    libraries: dict[str, ctypes.CDLL] = {}
 
     def run_once(launch: Launch, buffers: list[np.ndarray], backwards: int) -> None:
         values = [b.ctypes.data for b in buffers] + [s & 0xFFFFFFFF for s in launch.scalars]
         arguments = (ctypes.c_uint64 * len(values))(*values)
+        name = relatives(launch.symbol)
+        if name not in libraries:
+            libraries[name] = ctypes.CDLL(str(build_host(kernels_of(name))))
+        library = libraries[name]
         kernel = ctypes.cast(library[launch.symbol], ctypes.c_void_p)
         code = library.strixhlo_launch(kernel, launch.workgroups, launch.threads, arguments, len(values), backwards)
         assert code == 0, f"{launch.symbol}: the threads of a wave or workgroup did not meet (code {code})"
@@ -52,7 +56,7 @@ def _cuda() -> Machine:
     import cupy
 
     ptx = os.environ["STRIXHLO_TEST_CUDA"]
-    module = cupy.RawModule(path=str(build_ptx("sm_80", KERNELS)) if ptx == "build" else ptx)
+    module = cupy.RawModule(path=str(build_ptx("sm_80", TESTED)) if ptx == "build" else ptx)
 
     def run(launch: Launch, buffers: list[np.ndarray]) -> None:
         device = [cupy.asarray(b) for b in buffers]

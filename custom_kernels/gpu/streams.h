@@ -1,0 +1,213 @@
+// Formats whose codes are one stream of bits, the first code lowest: MLX's affine formats, GGUF's 2 and 3 bits, and
+// codes that are small floating-point numbers. The same interface as weights.h; everything is decoded without branches.
+#pragma once
+
+#include "weights.h"
+
+template <u32 ALIGN>
+struct FourWords {
+  typedef u32 Vector __attribute__((ext_vector_type(4)));
+};
+template <>
+struct FourWords<8> {
+  typedef u32 Vector __attribute__((ext_vector_type(4), aligned(8)));
+};
+template <>
+struct FourWords<4> {
+  typedef u32 Vector __attribute__((ext_vector_type(4), aligned(4)));
+};
+template <u32 ALIGN>
+struct TwoWords {
+  typedef u32 Vector __attribute__((ext_vector_type(2)));
+};
+template <>
+struct TwoWords<4> {
+  typedef u32 Vector __attribute__((ext_vector_type(2), aligned(4)));
+};
+
+// Run `run` of a stream: BITS words. Loads of 16 bytes where the run is as long; only words must be aligned.
+template <u32 BITS>
+DEVICE void load_words(const GLOBAL u32* codes, u64 run, u32 (&words)[BITS]) {
+  using Four = FourWords<BITS % 4 == 0 ? 16 : BITS % 2 == 0 ? 8 : 4>::Vector;
+  using Two = TwoWords<BITS % 2 == 0 ? 8 : 4>::Vector;
+  const GLOBAL u32* p = codes + run * BITS;
+  constexpr u32 FOURS = BITS / 4 * 4, TWOS = FOURS + BITS % 4 / 2 * 2;
+  UNROLL for (u32 i = 0; i < FOURS; i += 4) {
+    const u32x4 v = *(const GLOBAL Four*)(p + i);
+    UNROLL for (u32 c = 0; c < 4; c++) words[i + c] = v[c];
+  }
+  if constexpr (TWOS > FOURS) {
+    const u32x2 v = *(const GLOBAL Two*)(p + FOURS);
+    words[FOURS] = v[0];
+    words[FOURS + 1] = v[1];
+  }
+  if constexpr (BITS > TWOS) words[TWOS] = p[TWOS];
+}
+
+// Code `i` of a run.
+template <u32 BITS>
+DEVICE u32 code_of(const u32 (&words)[BITS], u32 i) {
+  const u32 word = i * BITS / 32, shift = i * BITS % 32;
+  u32 bits = words[word] >> shift;
+  if (shift + BITS > 32) bits |= words[word + 1] << (32 - shift);
+  return bits & ((1u << BITS) - 1);
+}
+
+DEVICE f32 quiet_nan() { return __builtin_bit_cast(f32, 0x7fc00000u); }
+
+// 2^(bits - 127); 255 is NaN. The smallest is subnormal: it and NaN have the top bit of the fraction set.
+DEVICE f32 float_of_e8m0(u32 bits) {
+  return __builtin_bit_cast(f32, bits << 23 | (((bits + 1) & 255u) < 2 ? 0x00400000u : 0u));
+}
+
+// Two numbers whose fields are where a float16 has them, with the exponent `ADD` too low.
+template <u32 ADD>
+DEVICE f16x2 halves(u32 bits) {
+  const f16 factor = (f16)(f32)(1u << ADD);
+  return __builtin_bit_cast(f16x2, bits) * (f16x2){factor, factor};
+}
+// E4M3 in the low byte of each half; NaN is not told apart (it gives 480).
+DEVICE f16x2 halves_of_e4m3(u32 bytes) { return halves<8>((bytes & 0x007f007fu) << 7 | (bytes & 0x00800080u) << 8); }
+// Not zero when a byte of the word is an E4M3 NaN.
+DEVICE u32 nan_of_e4m3(u32 bytes) { return ((bytes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
+DEVICE f32 float_of_e4m3(u32 byte) { return (byte & 127u) == 127u ? quiet_nan() : (f32)halves_of_e4m3(byte)[0]; }
+
+// code * scale + bias, a scale and a bias for each GROUP (32, 64, 128) columns.
+template <u32 BITS, u32 GROUP, class S, class B>
+struct Affine {
+  static constexpr u32 RUN = 32;
+  static constexpr u32 place(u32 i) { return i; }
+  struct Run {
+    u32 words[BITS];
+    f32 scale, bias;
+  };
+  Parts parts;
+  u32 runs = 0;
+  constexpr explicit Affine(Parts p) : parts(p) {}
+
+  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+    Run r;
+    load_words<BITS>(parts.codes, (u64)row * runs + column_run, r.words);
+    const u64 group = (u64)row * (runs / (GROUP / 32)) + column_run / (GROUP / 32);
+    r.scale = widen(((const GLOBAL S*)parts.scale)[group]);
+    r.bias = widen(((const GLOBAL B*)parts.minimum)[group]);
+    return r;
+  }
+  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
+    UNROLL for (u32 c = 0; c < 4; c++) w[c] = multiply_add((f32)code_of(r.words, 4 * i + c), r.scale, r.bias);
+  }
+};
+
+// GGUF's K-quants of 2 and 3 bits: int8 scales (and minima) per 16 columns times float16 per 256.
+template <u32 BITS, u32 ZERO, bool MINIMUM>
+struct SmallK {
+  static constexpr u32 RUN = 32;
+  static constexpr u32 place(u32 i) { return i; }
+  struct Run {
+    u32 words[BITS];
+    f32 scale[2], minimum[2];
+  };
+  Parts parts;
+  u32 runs = 0;
+  constexpr explicit SmallK(Parts p) : parts(p) {}
+
+  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+    const u64 run = (u64)row * runs + column_run;
+    Run r;
+    load_words<BITS>(parts.codes, run, r.words);
+    UNROLL for (u32 i = 0; i < 2; i++) {
+      r.scale[i] = (f32)((const GLOBAL i8*)parts.scale)[2 * run + i] * (f32)parts.super_scale[run / 8];
+      r.minimum[i] = MINIMUM ? (f32)((const GLOBAL i8*)parts.minimum)[2 * run + i] * (f32)parts.super_minimum[run / 8]
+                             : -(f32)ZERO * r.scale[i];
+    }
+    return r;
+  }
+  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
+    UNROLL for (u32 c = 0; c < 4; c++) {
+      w[c] = multiply_add((f32)code_of(r.words, 4 * i + c), r.scale[i / 4], r.minimum[i / 4]);
+    }
+  }
+};
+
+// E2M1 with E8M0 scales per 32 columns, or E4M3 per 16 times `global_scale`.
+template <bool NVIDIA>
+struct Fp4 {
+  static constexpr u32 RUN = 32;
+  static constexpr u32 place(u32 i) { return i; }
+  struct Run {
+    u32 words[4];
+    f32 scale[NVIDIA ? 2 : 1];
+  };
+  Parts parts;
+  u32 runs = 0;
+  constexpr explicit Fp4(Parts p) : parts(p) {}
+
+  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+    const u64 run = (u64)row * runs + column_run;
+    Run r;
+    load_words<4>(parts.codes, run, r.words);
+    const GLOBAL u8* scale = (const GLOBAL u8*)parts.scale;
+    if constexpr (NVIDIA) {
+      UNROLL for (u32 i = 0; i < 2; i++) r.scale[i] = float_of_e4m3(scale[2 * run + i]) * *parts.global_scale;
+    } else {
+      r.scale[0] = float_of_e8m0(scale[run]);
+    }
+    return r;
+  }
+  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
+    const u32 word = r.words[i / 2];
+    UNROLL for (u32 c = 0; c < 4; c++) {  // codes c and c + 4 of the word; the compiler makes each pair once
+      const u32 fields = (c < 3 ? word << (9 - 4 * c) : word >> 3) & 0x0e000e00u;
+      const f16x2 pair = halves<14>(fields | ((word << (12 - 4 * c)) & 0x80008000u));
+      w[c] = (f32)pair[i % 2] * r.scale[NVIDIA ? i / 4 : 0];
+    }
+  }
+};
+
+enum Scaling { BLOCKS_OF_32, TENSOR, CHANNEL, BLOCKS_OF_128 };  // E8M0, then three of float32
+
+// E4M3. A code that is NaN makes its whole run NaN, since every product with the row is NaN anyway.
+template <Scaling SCALING>
+struct Fp8 {
+  static constexpr u32 RUN = 32;
+  static constexpr u32 place(u32 i) { return i; }
+  struct Run {
+    u32 words[8];
+    f32 scale;
+  };
+  Parts parts;
+  u32 runs = 0;
+  constexpr explicit Fp8(Parts p) : parts(p) {}
+
+  __attribute__((always_inline)) f32 scale_of(u32 row, u32 column_run) const {
+    if constexpr (SCALING == BLOCKS_OF_32) {
+      return float_of_e8m0(((const GLOBAL u8*)parts.scale)[(u64)row * runs + column_run]);
+    }
+    const GLOBAL f32* scale = (const GLOBAL f32*)parts.scale;
+    if constexpr (SCALING == BLOCKS_OF_128) return scale[row / 128 * ceil_div(runs, 4) + column_run / 4];
+    return scale[SCALING == CHANNEL ? row : 0];
+  }
+  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+    Run r;
+    load_words<8>(parts.codes, (u64)row * runs + column_run, r.words);
+    r.scale = scale_of(row, column_run);
+    return r;
+  }
+  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
+    const u32 word = r.words[i];
+    u32 nan = 0;  // of the run, and so found once
+    UNROLL for (u32 j = 0; j < 8; j++) nan |= nan_of_e4m3(r.words[j]);
+    const f32 scale = nan ? quiet_nan() : r.scale;
+    const f16x2 even = halves_of_e4m3(word & 0x00ff00ffu), odd = halves_of_e4m3((word >> 8) & 0x00ff00ffu);
+    UNROLL for (u32 c = 0; c < 4; c++) w[c] = (f32)(c % 2 ? odd : even)[c / 2] * scale;
+  }
+};
+
+using Q2_K = SmallK<2, 0, true>;
+using Q3_K = SmallK<3, 4, false>;
+using Mxfp4 = Fp4<false>;
+using Nvfp4 = Fp4<true>;
+using Mxfp8 = Fp8<BLOCKS_OF_32>;
+using Fp8Tensor = Fp8<TENSOR>;
+using Fp8Channel = Fp8<CHANNEL>;
+using Fp8Block128 = Fp8<BLOCKS_OF_128>;
