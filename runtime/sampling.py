@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class SamplingParams:
 
     temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch a filter off; seed None draws a fresh one.
     typical_p 1, repetition_penalty 1, presence_penalty 0 and frequency_penalty 0 are off too. logit_bias: token id ->
-    what is added to its logit.
+    what is added to its logit. json_schema, regex, grammar (Lark): what the answer must match, one of them at most.
     logprobs: how many of the best log-probabilities to report with each token (None: not even the token's own).
     Raises StrixhloError on values out of range.
     """
@@ -47,6 +48,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    json_schema: Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, lambda t: t >= 0, "a finite number, 0 (greedy) or more")
@@ -67,8 +71,15 @@ class SamplingParams:
             _check_int("seed", self.seed, 0, "a whole number from 0 to 2**64 - 1", below=SEEDS)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, "a whole number, 0 or more")
+        if (self.json_schema is not None) + (self.regex is not None) + (self.grammar is not None) > 1:
+            raise StrixhloError("sampling: give one of json_schema, regex and grammar, not several")
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise StrixhloError(f"sampling: stop is {self.stop!r}; it must be a tuple of strings, none of them empty")
+
+    @property
+    def constrained(self) -> bool:
+        """The answer must match a schema, an expression or a grammar."""
+        return self.json_schema is not None or self.regex is not None or self.grammar is not None
 
 
 def _check_int(name: str, value: object, low: int, expected: str, below: float = math.inf) -> None:

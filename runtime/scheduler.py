@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 from ..errors import StrixhloError
 from .batch_engine import BatchEngine
+from .constraint import Constraint, Constraints
 from .kv_cache import BlockPool
 from .penalties import adjusted
 from .sampling import fresh_seed, logprob, sample, step_rng, top_logprobs
@@ -37,6 +38,7 @@ class Sequence:
     seed: int
     ids: list[int]
     prompt_length: int
+    constraint: Constraint | None = None
     blocks: list[int] = field(default_factory=list)
     filled: int = 0
     registered: int = 0  # blocks that the prefix cache knows
@@ -52,13 +54,21 @@ class Scheduler:
     """Owns an engine, which only its thread uses. `close` cancels what runs and waits for the thread."""
 
     def __init__(
-        self, engine: BatchEngine, tokenizer: Tokenizer | None = None, *, parallel: int = 8, queue_size: int = 64
+        self,
+        engine: BatchEngine,
+        tokenizer: Tokenizer | None = None,
+        *,
+        eos_ids: Collection[int] = (),
+        parallel: int = 8,
+        queue_size: int = 64,
     ) -> None:
-        """tokenizer: to find cached prefixes by text too; parallel: sequences at a time; queue_size: that may wait."""
+        """tokenizer and eos_ids: for structured output, and to find cached prefixes by text; parallel: sequences at a
+        time; queue_size: that may wait."""
         self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
         self.pool = BlockPool(engine.blocks, engine.block_size, canonical_bytes(tokenizer, engine.vocab_size))
+        self._constraints = Constraints(tokenizer, engine.vocab_size, eos_ids) if tokenizer else None
         self.computed = self.reused = self.preempted = 0  # prompt tokens prefilled, found in the cache; preemptions
-        self._waiting: deque[Handle] = deque()
+        self._waiting: deque[tuple[Handle, Constraint | None]] = deque()
         self._paused: deque[Sequence] = deque()  # preempted, oldest first
         self._running: list[Sequence] = []  # oldest first
         self._turn: deque[Sequence] = deque()  # whose prompt is next
@@ -71,13 +81,18 @@ class Scheduler:
         """Queue a request. Raises QueueFull, and StrixhloError for a prompt that cannot be processed."""
         self._engine.check_prompt(request.token_ids)
         handle = Handle(request)
+        constraint = None
+        if request.params.constrained:
+            if self._constraints is None:
+                raise StrixhloError("structured output needs the model's tokenizer, which this scheduler lacks")
+            constraint = self._constraints.create(request.params)
         with self._change:
             if self._closed:
                 raise StrixhloError("the server is shutting down")
             self._drop_waiting()
             if len(self._waiting) >= self._queue_size:
                 raise QueueFull(f"{self._queue_size} requests wait already; try again later")
-            self._waiting.append(handle)
+            self._waiting.append((handle, constraint))
             self._change.notify()
         return handle
 
@@ -85,13 +100,13 @@ class Scheduler:
         """(running, how many wait)."""
         with self._change:
             running = [s.handle for s in (*self._running, *self._paused)]
-            return running, sum(not h.cancelled for h in self._waiting)
+            return running, sum(not h.cancelled for h, _ in self._waiting)
 
     def close(self) -> None:
         """Cancel everything and wait for the thread."""
         with self._change:
             self._closed = True
-            for handle in [*self._waiting, *(s.handle for s in (*self._running, *self._paused))]:
+            for handle in [*(h for h, _ in self._waiting), *(s.handle for s in (*self._running, *self._paused))]:
                 handle.cancel()
             self._change.notify()
         self._thread.join()
@@ -109,22 +124,23 @@ class Scheduler:
             self._step()
 
     def _drop_waiting(self) -> None:
-        for handle in [h for h in self._waiting if h.cancelled]:
-            self._waiting.remove(handle)
+        for handle in [h for h, _ in self._waiting if h.cancelled]:
+            self._waiting = deque(w for w in self._waiting if w[0] is not handle)
             handle.put(Finished("cancelled"))
 
     def _admit(self) -> None:
         """Preempted sequences first, then new ones, while there is room for all that they hold so far."""
         while len(self._running) < self._parallel and (self._paused or self._waiting):
-            length = len(self._paused[0].ids if self._paused else self._waiting[0].request.token_ids)
+            length = len(self._paused[0].ids if self._paused else self._waiting[0][0].request.token_ids)
             if self._running and self.pool.available <= length // self._engine.block_size:
                 return
             if self._paused:
                 sequence = self._paused.popleft()
             else:
-                handle = self._waiting.popleft()
+                handle, constraint = self._waiting.popleft()
                 params, ids = handle.request.params, list(handle.request.token_ids)
-                sequence = Sequence(handle, fresh_seed() if params.seed is None else params.seed, ids, len(ids))
+                seed = fresh_seed() if params.seed is None else params.seed
+                sequence = Sequence(handle, seed, ids, len(ids), constraint)
             self._running.append(sequence)
             self._turn.append(sequence)
 
@@ -231,14 +247,19 @@ class Scheduler:
         if handle.cancelled:
             return  # the loop ends it
         ids, n = sequence.ids, sequence.prompt_length
-        token = sample(adjusted(logits, params, ids[:n], ids[n:]), params, step_rng(sequence.seed, handle.generated))
+        possible = adjusted(logits, params, ids[:n], ids[n:])
+        if sequence.constraint:
+            possible = sequence.constraint.masked(possible)
+        token = sample(possible, params, step_rng(sequence.seed, handle.generated))
+        if sequence.constraint:
+            sequence.constraint.accept(token)
         if params.logprobs is None:
             handle.put(TokenEvent(token))
         else:
             best = tuple(top_logprobs(logits, params.logprobs))
             handle.put(TokenEvent(token, logprob(logits, token), best))
         ids.append(token)
-        if token in handle.request.eos_ids:
+        if token in handle.request.eos_ids or (sequence.constraint and sequence.constraint.complete):
             self._end(sequence, Finished("eos"))
         elif handle.generated == params.max_tokens or len(ids) > self._engine.context:
             self._end(sequence, Finished("length"))

@@ -1,0 +1,83 @@
+"""Structured output: a JSON schema, a regular expression or a Lark grammar decides which tokens may come next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
+
+from ..errors import StrixhloError
+from .sampling import SamplingParams
+
+
+class Constraints:
+    """Makes the constraints of one model's requests; reading the vocabulary takes a second, at the first of them."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, sorted(eos_ids)
+        self._vocabulary: LLTokenizer | None = None
+
+    def create(self, params: SamplingParams) -> Constraint:
+        """The constraint of a request. StrixhloError for a schema, expression or grammar that cannot be used."""
+        if self._vocabulary is None:
+            try:
+                self._vocabulary = LLTokenizer(
+                    self._tokenizer.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_ids or None
+                )
+            except Exception as error:  # of any kind, from Rust
+                raise StrixhloError(f"structured output does not work with this tokenizer: {_line(error)}") from None
+        try:
+            matcher = LLMatcher(self._vocabulary, _grammar(params))
+        except Exception as error:
+            raise StrixhloError(f"structured output: {_line(error)}; correct the schema or grammar") from None
+        if matcher.is_error():
+            raise StrixhloError(f"structured output: {_line(matcher.get_error())}; correct the schema or grammar")
+        return Constraint(matcher)
+
+
+class Constraint:
+    """Where one request stands in its grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def complete(self) -> bool:
+        """Nothing can follow."""
+        return bool(self._matcher.is_stopped())
+
+    def masked(self, logits: np.ndarray) -> np.ndarray:
+        """A copy of logits float32 [vocabulary] with -inf for what may not come next."""
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        self._check()
+        allowed = np.zeros(logits.size, bool)
+        allowed[: bits.size] = bits[: logits.size]
+        if not allowed.any():
+            raise StrixhloError("structured output: no token of this model can follow; loosen the schema or grammar")
+        return np.where(allowed, logits, np.float32(-np.inf))
+
+    def accept(self, token: int) -> None:
+        """Go on behind a token that `masked` allowed."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise StrixhloError(
+                f"structured output: {_line(self._matcher.get_error())}; simplify the schema or grammar"
+            )
+
+
+def _grammar(params: SamplingParams) -> str:
+    if params.json_schema is not None:
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(params.json_schema)))
+    if params.regex is not None:
+        return str(LLMatcher.grammar_from_regex(params.regex))
+    return str(LLMatcher.grammar_from_lark(params.grammar or ""))
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:300]
