@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from .bundle import open_bundle
+from .chat_command import chat
 from .command_group import Commands, Output, Progress
 from .doctor_command import doctor
 from .errors import StrixhloError
@@ -325,6 +326,7 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
         Output().print(bundle_table(record))
 
 
+main.add_command(chat)
 main.add_command(doctor)
 main.add_command(serve)
 
