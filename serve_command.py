@@ -20,6 +20,7 @@ stderr = Progress()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--api-key", multiple=True, envvar="STRIXHLO_API_KEY", help="Key that clients must send; repeatable.")
+@click.option("--parallel", default=8, show_default=True, type=click.IntRange(1), help="Requests that run at a time.")
 @click.option("--queue", default=64, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--max-body", default="8M", show_default=True, help="Largest body of a request.")
 @click.option("--request-seconds", default=600.0, show_default=True, help="Time limit of one request.")
@@ -33,6 +34,7 @@ def serve(
     host: str,
     port: int,
     api_key: tuple[str, ...],
+    parallel: int,
     queue: int,
     max_body: str,
     request_seconds: float,
@@ -42,9 +44,9 @@ def serve(
     webui: bool,
 ) -> None:
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
-    from .runtime.engine import Engine
+    from .runtime.batch_engine import BatchEngine
     from .runtime.program import Program
-    from .runtime.sequential import SequentialScheduler
+    from .runtime.scheduler import Scheduler
     from .runtime.server.app import Settings, create_app
     from .runtime.server.run import allowed_hosts, listen
     from .runtime.server.run import serve as run_server
@@ -66,9 +68,13 @@ def serve(
                 raise StrixhloError(f"{path}: a model named {name!r} is already served; export it under another name")
             limit = parse_size(memory_budget) if memory_budget else None
             program = stack.enter_context(Program(opened, target, threads, limit))
-            engine = stack.enter_context(closing(Engine(program)))
-            scheduler = stack.enter_context(closing(SequentialScheduler(engine, queue)))
-            models[name] = ServedModel(name, load_tokenizer(path), engine.context, 1, scheduler)
+            engine = stack.enter_context(closing(BatchEngine(program)))
+            tokenizer = load_tokenizer(path)
+            made = Scheduler(
+                engine, tokenizer.tokenizer, eos_ids=tokenizer.eos_ids, parallel=parallel, queue_size=queue
+            )
+            scheduler = stack.enter_context(closing(made))
+            models[name] = ServedModel(name, tokenizer, opened.manifest.context, parallel, scheduler)
             programs.append(program)
             left = "" if program.budget.left is None else f", {size(program.budget.left)} left"
             stderr.print(f"{name}: {size(program.budget.needed)} planned{left}", soft_wrap=True)

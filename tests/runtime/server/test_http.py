@@ -29,7 +29,7 @@ def curl(url: str, *arguments: str, body: bytes | None = None) -> tuple[int, Any
 def test_health_slots_metrics(served: Any) -> None:
     assert curl(f"{served.url}/health") == (200, {"status": "ok"})
     _, slots = curl(f"{served.url}/slots")
-    assert slots[0]["model"] == served.model and slots[0]["slots"] == 1
+    assert slots[0]["model"] == served.model and slots[0]["slots"] == 8
     body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 2}).encode()
     assert curl(f"{served.url}/v1/completions", body=body)[1]["usage"]["total_tokens"] == 5
     _, metrics = curl(f"{served.url}/metrics")
