@@ -45,7 +45,8 @@ class TensorSpec(_Record):
 
 class EntryPoint(_Record):
     """One public function of the program. `kind`: prefill and score take chunks of one sequence, decode one row each of
-    `rows` sequences. The last inputs are the KV pools, donated; the last outputs are the pools again."""
+    `rows` sequences. The last inputs are the KV pools, donated; the outputs are `logits`,
+    `tokens` (of each row the largest logit's, -1 where there is none: see the argmax op) and the pools again."""
 
     kind: Literal["prefill", "score", "decode"]
     rows: Size
@@ -173,6 +174,11 @@ def open_bundle(path: Path) -> Bundle:
     kinds = {e.kind for e in manifest.entry_points.values()}
     if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds:
         raise StrixhloError(f"{path / MANIFEST}: entry points are missing; export the bundle again")
+    for name, entry in manifest.entry_points.items():
+        if tuple(o.name for o in entry.outputs) != ("logits", "tokens", "k_pool", "v_pool"):
+            raise StrixhloError(
+                f"{path / MANIFEST}: {name} has other outputs than export writes; export the bundle again"
+            )
     size = bundle.weights.stat().st_size
     if size != manifest.weights_bytes:
         raise StrixhloError(

@@ -37,8 +37,7 @@ ENTRIES: dict[str, tuple[Kind, int]] = {
     "prefill_16": ("prefill", 16),
     "prefill_128": ("prefill", 128),
     "score_128": ("score", 128),
-    "decode_1": ("decode", 1),
-    "decode_4": ("decode", 4),
+    **{f"decode_{rows}": ("decode", rows) for rows in (1, 2, 4, 8)},
 }
 BLOCK_SIZE = 16  # rows of a KV block
 DEFAULT_CONTEXT = 4096

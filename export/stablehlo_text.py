@@ -56,7 +56,8 @@ def _without_duplicates(functions: dict[str, str], entries: Mapping[str, EntryPo
 def _marked(body: str, entry: EntryPoint, parameters: Sequence[str]) -> str:
     """Mark the arguments in a function's signature: parameters by name, pools as donated to their results."""
     end = body.index("->")
-    results = {o.name: i for i, o in enumerate(entry.outputs)}
+    first = len(entry.outputs) - 2
+    results = {o.name: first + i for i, o in enumerate(entry.outputs[first:])}  # the pools
     count = 0
 
     def mark(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..bundle import EntryPoint, KVCache, TensorSpec
+from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
 from .layers.weights import Weight, Weights
 from .models import Model
@@ -74,7 +75,8 @@ def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> Entr
     else:
         where = (TensorSpec(name="start", shape=(1,), dtype="i32"), TensorSpec(name="count", shape=(1,), dtype="i32"))
     logits = TensorSpec(name="logits", shape=(1 if kind == "prefill" else rows, vocab_size), dtype="f32")
-    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, *pools))
+    best = TensorSpec(name="tokens", shape=logits.shape[:1], dtype="i32")  # of the largest logit of each row
+    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, best, *pools))
 
 
 def _entry(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
@@ -83,7 +85,7 @@ def _entry(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> 
         hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))
         logits = model.logits(w, hidden)
         used.update(w.used)
-        return logits, cache.k_pool, cache.v_pool
+        return logits, argmax(logits), cache.k_pool, cache.v_pool
 
     def chunk(
         weights: Mapping[str, Weight], tokens: Any, start: Any, count: Any, table: Any, k_pool: Any, v_pool: Any
@@ -96,7 +98,7 @@ def _entry(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> 
             hidden = jnp.take(hidden, count - 1, axis=0, mode="clip")
         logits = model.logits(w, hidden)
         used.update(w.used)
-        return logits, cache.k_pool, cache.v_pool
+        return logits, argmax(logits), cache.k_pool, cache.v_pool
 
     return decode if kind == "decode" else chunk
 

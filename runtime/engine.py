@@ -68,6 +68,20 @@ class Engine:
         self.length += 1
         return np.asarray(logits[0])
 
+    def decode_greedy(self, token: int) -> int:
+        """Append one token; returns the id of the largest logit after it, chosen on the device, so that 4 bytes come
+        back. StrixhloError where there is none, as `sampling.sample` has it."""
+        self._check([token])
+        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table)
+        best, self._pools = self.program.call("decode_1", host, self._pools, fetch="tokens")
+        self.length += 1
+        if best[0] < 0:
+            raise StrixhloError(
+                "decoding: the logits have no largest finite value: the model's output is broken; try another target"
+                " or --dtype, and `strixhlo compare` to find where it goes wrong"
+            )
+        return int(best[0])
+
     def _chunk(self, left: int) -> tuple[int, str]:
         """The chunk to use for `left` tokens: a larger one as soon as it is filled to more than three eighths."""
         best = self._chunks[0]

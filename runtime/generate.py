@@ -64,8 +64,8 @@ def generate(
     logits = engine.prefill(prompt)
     out.prefill_seconds = time.perf_counter() - began
     began = time.perf_counter()
+    token = sample(logits, params, step_rng(seed, 0))
     while True:
-        token = sample(logits, params, step_rng(seed, len(out.tokens)))
         if token in tokenizer.eos_ids and not ignore_eos:
             out.finish = "eos"
             break
@@ -76,7 +76,11 @@ def generate(
             break
         if len(out.tokens) == params.max_tokens or engine.length == engine.context:
             break
-        logits = engine.decode(token)
+        if params.temperature == 0 and params.logprobs is None:
+            token = engine.decode_greedy(token)  # the logits stay on the device
+        else:
+            logits = engine.decode(token)
+            token = sample(logits, params, step_rng(seed, len(out.tokens)))
         out.decode_seconds = time.perf_counter() - began
     if stops.matched is None:
         _emit(out, stops.push(detokenizer.finish()) + stops.finish(), show)

@@ -114,14 +114,18 @@ class Program:
         """The most memory that was held so far."""
         return peak_memory(self.device.hal)
 
-    def call(self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
+    def call(
+        self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any], fetch: str = "logits"
+    ) -> tuple[np.ndarray, list[Any]]:
         """Call an entry point with host arrays, then device buffers, which are consumed.
 
-        Returns a copy of the first result on the host, and the other results as device buffers.
+        Returns a copy of the output named `fetch` ("logits" or "tokens") on the host, all that leaves the device, and
+        the KV pools as device buffers.
         """
         point = self.bundle.manifest.entry_points[entry]
         if len(host) + len(device) != len(point.inputs):
             raise ValueError(f"{entry} takes {len(point.inputs)} arguments, not {len(host) + len(device)}")
+        wanted = [o.name for o in point.outputs].index(fetch)
         arguments = rt.VmVariantList(len(point.inputs))
         for spec, array in zip(point.inputs, host, strict=False):
             arguments.push_ref(self.device.upload(spec, array))
@@ -133,4 +137,4 @@ class Program:
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:
             raise StrixhloError(f"{entry} failed on the device: {' '.join(str(error).split())[:300]}") from None
         views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]
-        return self.device.download(point.outputs[0], views[0]), views[1:]
+        return self.device.download(point.outputs[wanted], views[wanted]), views[-2:]

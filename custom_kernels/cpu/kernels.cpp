@@ -1,4 +1,5 @@
 // Every CPU kernel in one object: IREE links one file into a program, and -march decides which variant it holds.
+#include "argmax.cpp"
 #include "attention.cpp"
 #include "dense_matmul.cpp"
 #include "kv_append.cpp"

@@ -51,6 +51,11 @@ def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, .
     return (_matmul(f"strixhlo_mm_{dtype}", ("x", "w"), m, n, k),)
 
 
+def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
+    """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
+    return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows),)
+
+
 def kv_append_launches(
     dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
 ) -> tuple[Launch, ...]:

@@ -7,7 +7,13 @@ from typing import Any
 
 from ..ops.formats_gguf import GGUF_FORMATS
 from ..ops.launch import Lowering, LoweringRule, OperandTypes
-from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
+from .launches import (
+    argmax_launches,
+    attention_launches,
+    dense_matmul_launches,
+    kv_append_launches,
+    quantized_matmul_launches,
+)
 
 
 def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
@@ -25,12 +31,17 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
         "dense_matmul": _dense_matmul,
         "kv_append": _kv_append,
         "attention": _attention,
+        "argmax": _argmax,
     }
 
 
 def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (m, k), ((n, _k), dtype) = types[0][0], types[1]
     return Lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k), ("y",))
+
+
+def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    return Lowering(("x",), argmax_launches(*types[0][0]), ("y",))
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:

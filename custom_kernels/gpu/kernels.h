@@ -2,6 +2,7 @@
 // builds a source of those that a program needs. Arguments of a kernel: one pointer per binding, then the scalars.
 #pragma once
 
+#include "argmax.h"
 #include "attention.h"
 #include "gemm.h"
 #include "gemv.h"
@@ -83,6 +84,10 @@
                                    u32 k) {                                                                          \
     gemm<M>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);           \
   }
+
+#define ARGMAX            \
+  KERNEL(ARGMAX_THREADS)  \
+  void strixhlo_argmax(IN(f32, x), OUT(i32, y), u32 n) { argmax(x, y, n); }
 
 #define KV_APPEND(type)                                                                                              \
   KERNEL(APPEND_THREADS)                                                                                             \

@@ -67,6 +67,7 @@ def _kernels() -> dict[str, str]:
         for dim in HEAD_DIMS:
             lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({pool}, {dim})"
             lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"
+    lines["strixhlo_argmax"] = "ARGMAX"
     lines["strixhlo_attention_combine"] = "ATTENTION_COMBINE"
     return lines
 

@@ -16,6 +16,7 @@ WAVE = 32
 GEMV_THREADS, GEMV_WAVES = 128, 4
 GEMM_THREADS, GEMM_TILE_N = 128, 64
 APPEND_THREADS = 256
+ARGMAX_THREADS = 256
 ATTENTION_THREADS, ATTENTION_QUERIES = 128, 8
 WAVES_WANTED = 320  # four for each SIMD, so that there are enough loads under way
 WORKGROUPS_WANTED = 80
@@ -69,6 +70,11 @@ def quantized_matmul_launches(
 def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...] | None:
     """x float32 [m, k] times a weight w [n, k], "f32", "f16" or "bf16", k a multiple of 8 (else None) -> y [m, n]."""
     return None if k % 8 else _matmul(dtype, ("x", "w"), m, n, k, 8)
+
+
+def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
+    """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
+    return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows, ARGMAX_THREADS),)
 
 
 def kv_append_launches(

@@ -8,7 +8,13 @@ from typing import Any
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, LoweringRule, OperandTypes
 from .kernels import DENSE, POOLS
-from .launches import attention_launches, dense_matmul_launches, kv_append_launches, quantized_matmul_launches
+from .launches import (
+    argmax_launches,
+    attention_launches,
+    dense_matmul_launches,
+    kv_append_launches,
+    quantized_matmul_launches,
+)
 
 
 def gpu_rules() -> dict[str, LoweringRule]:
@@ -18,6 +24,7 @@ def gpu_rules() -> dict[str, LoweringRule]:
         "dense_matmul": _dense_matmul,
         "kv_append": _kv_append,
         "attention": _attention,
+        "argmax": _argmax,
     }
 
 
@@ -35,6 +42,10 @@ def _quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Low
 def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     (m, k), ((n, _k), dtype) = types[0][0], types[1]
     return _lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k) if dtype in DENSE else None, "y")
+
+
+def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    return _lowering(("x",), argmax_launches(*types[0][0]), "y")
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

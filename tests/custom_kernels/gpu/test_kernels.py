@@ -9,11 +9,13 @@ from gfx1151_sim.kernel_machine import relatives
 
 from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS
 from strixhlo.custom_kernels.gpu.launches import (
+    argmax_launches,
     attention_launches,
     dense_matmul_launches,
     kv_append_launches,
     quantized_matmul_launches,
 )
+from strixhlo.custom_kernels.ops import argmax as argmax_op
 from strixhlo.custom_kernels.ops import attention as attention_op
 from strixhlo.custom_kernels.ops import kv_append as kv_append_op
 from strixhlo.custom_kernels.ops.formats import dequantize
@@ -80,6 +82,23 @@ def test_few_rows_do_not_depend_on_each_other(run_launches, name):
     for m in (1, 2, 3):
         alone = run_launches(quantized_matmul_launches(fmt, m, n, k), {"x": x[:m], **parts})["y"]
         assert alone.tobytes() == together[:m].tobytes()
+
+
+@pytest.mark.parametrize("n", [1, 31, 257, 700])
+def test_argmax(run_launches, n):
+    """Ties, infinities, NaN in each place that another thread, wave or turn of the loop reads."""
+    rng = np.random.default_rng(n)
+    rows = [rng.standard_normal(n, np.float32), np.full(n, -3.0, np.float32), np.full(n, -np.inf, np.float32)]
+    rows[2][n // 2] = -1e38
+    rows.append(np.round(rng.standard_normal(n, np.float32)))  # many ties
+    for bad in (np.nan, np.inf):
+        rows.append(rng.standard_normal(n, np.float32))
+        rows[-1][n - 1] = bad
+    rows.append(np.full(n, -np.inf, np.float32))
+    x = np.stack(rows)
+    got = run_launches(argmax_launches(*x.shape), {"x": x})["y"]
+    np.testing.assert_array_equal(got, [*x[:4].argmax(axis=1), -1, -1, -1])
+    np.testing.assert_array_equal(got, np.asarray(argmax_op.reference(jnp.asarray(x))))
 
 
 @pytest.mark.parametrize("dtype", POOLS)
@@ -186,6 +205,7 @@ def test_the_cases_above_launch_every_kernel():
         launches += [launch for dtype in DENSE for launch in dense_matmul_launches(dtype, m, 67, 136)]
     for dtype in POOLS:
         launches += kv_append_launches(dtype, layers=2, layer=1, pool_rows=9, width=24, tokens=13)
+    launches += argmax_launches(2, 300)
     assert {launch.symbol for launch in launches} == {s for s in KERNELS if relatives(s) in ("", *FORMATS, *DENSE)}
 
 
