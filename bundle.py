@@ -179,8 +179,6 @@ def open_bundle(path: Path) -> Bundle:
             raise StrixhloError(
                 f"{path / MANIFEST}: {name} has other outputs than export writes; export the bundle again"
             )
-                f"{path / MANIFEST}: {name} has other outputs than export writes; export the bundle again"
-            )
     size = bundle.weights.stat().st_size
     if size != manifest.weights_bytes:
         raise StrixhloError(
