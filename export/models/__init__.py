@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import jax
@@ -12,7 +13,21 @@ from ...errors import StrixhloError
 from ..config_values import required, shown
 from ..layers.cache import Cache
 from ..layers.weights import Weights
-from . import gemma3, llama
+from . import (
+    apertus,
+    cohere,
+    exaone4,
+    gemma2,
+    gemma3,
+    glm,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+)
 
 
 class Model(Protocol):
@@ -37,8 +52,23 @@ class Model(Protocol):
 
 # model_type -> reads a config of that type.
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
+    "apertus": apertus.model,
+    "cohere": cohere.model,
+    "cohere2": cohere.cohere2,
+    "exaone4": exaone4.model,
+    "gemma2": gemma2.model,
     "gemma3_text": gemma3.model,
+    "glm": glm.model,
+    "glm4": glm.glm4,
+    "granite": granite.model,
     "llama": llama.model,
+    "ministral": mistral.model,
+    "mistral": mistral.model,
+    "olmo2": olmo2.model,
+    "olmo3": olmo2.olmo3,
+    "phi3": phi3.model,
+    "qwen2": qwen2.model,
+    "qwen3": qwen3.model,
 }
 
 
@@ -46,5 +76,7 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
     """The family's model for a Hugging Face config; StrixhloError that names an unknown one."""
     kind = required(config, "model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise StrixhloError(f"model type {shown(kind)} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+        near = get_close_matches(str(kind), FAMILIES, 1, 0.0)[0]
+        supported = ", ".join(sorted(FAMILIES))
+        raise StrixhloError(f"model type {shown(kind)} is not supported; the nearest that is: {near}; all: {supported}")
     return FAMILIES[kind](config)
