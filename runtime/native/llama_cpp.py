@@ -5,16 +5,15 @@ xllamacpp runs llama.cpp's server inside this process; it is asked over loopback
 
 from __future__ import annotations
 
-import importlib
 import json
 import secrets
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +21,8 @@ import numpy as np
 from ...errors import StrixhloError
 from ..numerics import log_softmax
 from . import llama_cpp_api
+from .contender import Precision, Timing
+from .optional_import import optional_import
 
 SECONDS = 600  # for one answer
 SMALLEST_LOG_PROBABILITY = -103.98  # log(2**-150): below what the server's float32 probabilities can hold
@@ -43,8 +44,11 @@ class LlamaCpp:
     Raises StrixhloError when xllamacpp is not installed or the file cannot be loaded.
     """
 
+    name = "llama.cpp"
+    precision: Precision = "reduced"  # activations are rounded to 8 bits before a quantized matmul
+
     def __init__(self, path: Path | str, *, n_ctx: int = 2048, n_threads: int = 2, n_batch: int = 512) -> None:
-        self._xllamacpp = _import_xllamacpp()
+        self._xllamacpp = optional_import("xllamacpp", "llama-cpp")
         self._path, self._n_ctx, self._n_threads = Path(path), n_ctx, n_threads
         if not self._path.is_file():
             raise StrixhloError(f"llama.cpp: no file {self._path}")
@@ -76,6 +80,24 @@ class LlamaCpp:
         request = {"content": text, "add_special": add_special, "parse_special": parse_special}
         return [int(i) for i in self._ask("/tokenize", request)["tokens"]]
 
+    def encode(self, text: str) -> list[int]:
+        """A plain prompt as llama.cpp begins it."""
+        return self.tokenize(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+        """A conversation by the file's own template, up to the reply."""
+        answer = self._ask("/apply-template", {"messages": [dict(m) for m in messages]})
+        return self.tokenize(str(answer["prompt"]), add_special=False)
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """See `teacher_forced_logits`."""
+        return self.teacher_forced_logits(ids)
+
+    def run(self, prompt: Sequence[int], n: int) -> Timing:
+        """Seconds by llama.cpp's own clock: to the first token, and of the n after it."""
+        timings = self._timings(prompt, n)
+        return Timing(timings["prompt_ms"] / 1000, timings["predicted_ms"] / 1000)
+
     def greedy(self, ids: Sequence[int], n: int) -> list[int]:
         """The n tokens that follow `ids` by greedy choice; fewer when the last of them ends the generation."""
         return [int(i) for i in self._complete(ids, n)["tokens"]]
@@ -105,17 +127,21 @@ class LlamaCpp:
         """Prefill of the whole prompt, then n_decode steps of one token each; one unmeasured run, then `repeats`."""
         prefill, decode = [], []
         for run in range(repeats + 1):
-            # The server's clock for generation starts at the first token, which the prefill has computed.
-            timings = self._complete(prompt_ids, n_decode + 1, ignore_eos=True)["timings"]
-            if timings["prompt_n"] != len(prompt_ids) or timings["predicted_n"] != n_decode + 1:
-                raise StrixhloError(
-                    f"llama.cpp: evaluated {timings['prompt_n']} of {len(prompt_ids)} prompt tokens "
-                    f"and generated {timings['predicted_n']} of {n_decode + 1}: its timings cannot be used"
-                )
+            timings = self._timings(prompt_ids, n_decode)
             if run > 0:
                 prefill.append(1000 * len(prompt_ids) / timings["prompt_ms"])
                 decode.append(1000 * n_decode / timings["predicted_ms"])
         return Speed(median(prefill), median(decode), tuple(prefill), tuple(decode))
+
+    def _timings(self, prompt: Sequence[int], n: int) -> dict[str, Any]:
+        """The server's clock for generation starts at the first token, which the prefill has computed."""
+        timings: dict[str, Any] = self._complete(prompt, n + 1, ignore_eos=True)["timings"]
+        if timings["prompt_n"] != len(prompt) or timings["predicted_n"] != n + 1:
+            raise StrixhloError(
+                f"llama.cpp: evaluated {timings['prompt_n']} of {len(prompt)} prompt tokens "
+                f"and generated {timings['predicted_n']} of {n + 1}: its timings cannot be used"
+            )
+        return timings
 
     def _parameters(self, n_batch: int) -> Any:
         params = self._xllamacpp.CommonParams()
@@ -187,9 +213,3 @@ class LlamaCpp:
         except OSError as error:
             raise StrixhloError(f"llama.cpp: {path} gave no answer: {error}") from error
 
-
-def _import_xllamacpp() -> ModuleType:
-    try:
-        return importlib.import_module("xllamacpp")
-    except ImportError as error:
-        raise StrixhloError("llama.cpp: xllamacpp is missing; install it: pip install 'strixhlo[llama-cpp]'") from error
