@@ -19,6 +19,7 @@ import click
 from .bundle import open_bundle
 from .chat_command import chat
 from .command_group import Commands, Output, Progress
+from .compare_command import compare
 from .doctor_command import doctor
 from .errors import StrixhloError
 from .progress import export_progress, spinner
@@ -243,60 +244,6 @@ def generation_record(prompt: Sequence[int], result: Any) -> dict[str, Any]:
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--native", type=click.Choice(["llama.cpp"]), required=True, help="The engine to compare with.")
-@click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the file of the export.")
-@click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
-@click.option("--threads", default=2, show_default=True, type=click.IntRange(min=1), help="CPU threads of each engine.")
-@click.option("--greedy", default=64, show_default=True, type=click.IntRange(min=1), help="Greedy tokens to compare.")
-@click.option("--decode", default=64, show_default=True, type=click.IntRange(min=1), help="Decoded tokens to time.")
-@click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def compare(
-    bundle: Path,
-    native: str,
-    source: Path | None,
-    target: str,
-    threads: int,
-    greedy: int,
-    decode: int,
-    repeats: int,
-    as_json: bool,
-) -> None:
-    """Hold a compiled bundle against the native engine, on the same token ids: numbers and speed in one run."""
-    from .runtime.compare import compare_with_llama_cpp
-    from .runtime.engine import Engine
-    from .runtime.program import Program
-    from .runtime.tokenizer import load_tokenizer
-
-    opened = open_bundle(bundle)
-    gguf = source or Path(opened.manifest.source)
-    if opened.manifest.container != "gguf" and source is None:
-        raise StrixhloError(f"{bundle}: was not made from a GGUF file; name one for {native} with --source")
-    with (
-        spinner(stderr, "comparing") as say,
-        Program(opened, target, threads) as program,
-        closing(Engine(program)) as engine,
-    ):
-        result = compare_with_llama_cpp(
-            engine,
-            load_tokenizer(bundle),
-            gguf,
-            threads=threads,
-            greedy_tokens=greedy,
-            decoded_tokens=decode,
-            repeats=repeats,
-            say=say,
-        )
-    if as_json:
-        click.echo(json.dumps(result.record(), indent=1))
-    else:
-        from .comparison_table import comparison_table
-
-        Output().print(comparison_table(result))
-
-
-@main.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Also read all files, and hold their SHA-256 against the records.")
 @click.option("--memory", is_flag=True, help="What it needs, line by line, and whether this or a named machine has it.")
 @click.option("--machine", multiple=True, help="With --memory: a machine by name, in place of this one; `all` is all.")
@@ -327,6 +274,7 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
 
 
 main.add_command(chat)
+main.add_command(compare)
 main.add_command(doctor)
 main.add_command(serve)
 

@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 import click
 import numpy as np
@@ -22,13 +23,15 @@ from strixhlo.compile.targets import parse_target
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.export import export_checkpoint
 from strixhlo.progress import Stages
-from strixhlo.runtime.compare import PASSAGE, SCORED, measure_speeds
+from strixhlo.runtime.compare import PASSAGE, Workload, measure_speeds
 from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.native.compiled import CompiledBundle
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.program import Program
 from strixhlo.runtime.tokenizer import load_tokenizer
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
+PREFILLED = 100  # tokens
 
 
 def checkpoints() -> dict[str, Path]:
@@ -88,13 +91,19 @@ def main(threads: int, repeats: int, decode: int, as_json: bool) -> None:
     for model, gguf in checkpoints().items():
         for activations in ("int8", "f32"):
             bundle = bundle_of(gguf, activations)
-            ids = load_tokenizer(bundle.path).encode(PASSAGE.read_text("utf-8"))[:SCORED]
+            ids = tuple(load_tokenizer(bundle.path).encode(PASSAGE.read_text("utf-8"))[:PREFILLED])
+            work = Workload(ids, ids[:1], 1, (PREFILLED,), (decode,), repeats)
             with Program(bundle, "cpu", threads) as program, LlamaCpp(gguf, n_threads=threads) as native:
                 engine = Engine(program)
-                speeds = measure_speeds(engine, native, ids, decode, repeats)
+                prefill, decoded = measure_speeds(CompiledBundle(engine, None), native, work, lambda _text: None)
                 engine.close()
             floor = bandwidth / bundle.manifest.weights_bytes
-            rows.append({"model": model, "activations": activations, "floor": floor, **vars(speeds)})
+            speeds = {
+                f"{name}_{side}": median(rates)
+                for name, s in (("prefill", prefill), ("decode", decoded))
+                for side, rates in (("ours", s.ours), ("theirs", s.theirs))
+            }
+            rows.append({"model": model, "activations": activations, "floor": floor, **speeds})
     if as_json:
         click.echo(json.dumps({"threads": threads, "read_bandwidth": bandwidth, "rows": rows}, indent=1))
         return

@@ -1,84 +1,154 @@
-"""A compiled bundle beside llama.cpp on the checkpoint that it was made from: numerics, greedy tokens, speed."""
+"""A compiled bundle beside a native engine on the same token ids: numerics, greedy tokens, speed, and a verdict."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from ..errors import StrixhloError
 from .engine import Engine
-from .native.llama_cpp import LlamaCpp
-from .numerics import LogitComparison, compare_logits, first_divergence, top_two_gap
+from .native.compiled import CompiledBundle
+from .native.contender import Contender, TopLogprobs
+from .numerics import LogitComparison, Positions, compare_positions, compare_top, first_divergence, top_two_gap
 from .sampling import SamplingParams, sample, step_rng
-from .tokenizer import BundleTokenizer
+from .verdict import Limits, failures, limits_for
 
 PASSAGE = Path(__file__).parent / "data" / "war_of_the_worlds.txt"
-SCORED = 100  # tokens
 GREEDY_PROMPT = "Once upon a time"
+CHAT = ({"role": "user", "content": "What is gravity?"},)
+DECODED = 16  # of the scored tokens, once more token by token
+SHORT = 16  # tokens of prompt before decoding is timed
 
 
 @dataclass(frozen=True)
-class Speeds:
-    """Tokens per second, medians of `repeats` runs that alternate between the two engines."""
+class Workload:
+    """What both sides get: ids of a text and of a prompt, numbers of tokens, and timed runs of each."""
 
-    prompt_tokens: int
-    decoded_tokens: int
+    ids: tuple[int, ...]
+    prompt: tuple[int, ...]
+    greedy: int
+    prefill: tuple[int, ...]
+    decode: tuple[int, ...]
     repeats: int
-    prefill_ours: float
-    prefill_theirs: float
-    decode_ours: float
-    decode_theirs: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one test (pp512: a prompt's prefill; tg128: decode steps), tokens a second of every run, in turn. A prefill
+    ends with the first token, so its time is the time to the first token."""
+
+    test: str
+    tokens: int
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Median over median."""
+        return median(self.ours) / median(self.theirs)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that `strixhlo compare` reports. `greedy_agreed` counts the tokens before the first difference, and
-    `divergence_gap` is what separates our two best logits there (None: they never differ)."""
+    """All that `strixhlo compare` reports. numerics: many rows at a time; decoded: our token-by-token path against the
+    same rows of theirs. `greedy_agreed` counts the tokens before the first difference, and `divergence_gap` is what
+    separates our two best logits there (None: they never differ). failures: why the verdict is bad; empty: it is good.
+    """
 
     native: str
+    limits: Limits
     numerics: LogitComparison
+    decoded: LogitComparison
     greedy_tokens: int
     greedy_agreed: int
     divergence_gap: float | None
-    same_prompt_ids: bool
-    speeds: Speeds
+    prompt_ids: str
+    chat_ids: str
+    speeds: tuple[Speed, ...]
+    failures: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return asdict(self) | {"passed": not self.failures}
 
 
-def compare_with_llama_cpp(
-    engine: Engine,
-    tokenizer: BundleTokenizer,
-    gguf: Path,
-    *,
-    threads: int,
-    greedy_tokens: int,
-    decoded_tokens: int,
-    repeats: int,
-    say: Callable[[str], None],
-) -> Comparison:
-    """Run both engines on the same token ids, `threads` threads each."""
-    ids = tokenizer.encode(PASSAGE.read_text("utf-8"))[:SCORED]
-    prompt = tokenizer.encode(GREEDY_PROMPT)
-    with LlamaCpp(gguf, n_ctx=min(2048, engine.context), n_threads=threads) as native:
-        same = native.tokenize(GREEDY_PROMPT) == prompt
-        say(f"greedy, {greedy_tokens} tokens each")
-        (ours, gaps), theirs = greedy(engine, prompt, greedy_tokens), native.greedy(prompt, greedy_tokens)
-        say(f"logits of {len(ids)} tokens over the whole vocabulary")
-        engine.reset()
-        numerics = compare_logits(engine.score(ids[:-1]), native.teacher_forced_logits(ids[:-1]), ids[1:])
-        say(f"speed, {repeats} runs each in turn")
-        speeds = measure_speeds(engine, native, ids, decoded_tokens, repeats)
-    both = min(len(ours), len(theirs))
-    diverged = first_divergence(ours[:both], theirs[:both])
-    agreed, gap = (both, None) if diverged is None else (diverged, gaps[diverged])
-    return Comparison("llama.cpp", numerics, both, agreed, gap, same, speeds)
+def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Callable[[str], None]) -> Comparison:
+    """Run both sides on the same ids. StrixhloError where the text is too short."""
+    if len(work.ids) < DECODED + 2:
+        raise StrixhloError(f"compare: the text has {len(work.ids)} tokens; at least {DECODED + 2} are needed")
+    limits = limits_for(ours.engine.program.bundle.manifest.weight_formats, ours.precision, theirs.precision)
+    say(f"logits of {len(work.ids) - 1} tokens")
+    ids, targets = list(work.ids[:-1]), work.ids[1:]
+    reference = theirs.logits(ids)
+    numerics = _summary(ours.logits(ids), reference, targets)
+    decoded = _summary(ours.decoded_logits(ids, DECODED), _last(reference, DECODED), targets[-DECODED:])
+    say(f"greedy, {work.greedy} tokens each")
+    mine, other = ours.greedy(work.prompt, work.greedy), theirs.greedy(work.prompt, work.greedy)
+    both = min(len(mine), len(other))
+    at = first_divergence(mine[:both], other[:both])
+    gap = None if at is None else _gap(ours, [*work.prompt, *mine[:at]])
+    found = failures(numerics, limits, "scored") + failures(decoded, limits, "decoded")
+    if gap is not None and gap > limits.gap:
+        found.append(f"greedy: tokens differ after {at} where our two best logits are {gap:.3f} apart")
+    prompt_ids = difference(list(work.prompt), theirs.encode(GREEDY_PROMPT))
+    chat_ids = difference(ours.encode_chat(CHAT), theirs.encode_chat(CHAT))
+    speeds = measure_speeds(ours, theirs, work, say)
+    return Comparison(
+        theirs.name, limits, numerics, decoded, both, both if at is None else at, gap, prompt_ids, chat_ids, speeds,
+        tuple(found),
+    )  # fmt: skip
+
+
+def difference(ours: Sequence[int] | None, theirs: Sequence[int] | None) -> str:
+    """How two encodings of one text differ, in words."""
+    if ours is None or theirs is None:
+        return "not compared: " + ("we have" if ours is None else "it has") + " none"
+    if list(ours) == list(theirs):
+        return "same"
+    for one, two, who in ((ours, theirs, "it"), (theirs, ours, "we")):
+        if list(two[1:]) == list(one):
+            return f"different: {who} put{'s' if who == 'it' else ''} token {two[0]} (BOS) first"
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return f"different: {len(ours)} tokens and {len(theirs)}, the first {at} equal"
+
+
+def measure_speeds(ours: Contender, theirs: Contender, work: Workload, say: Callable[[str], None]) -> tuple[Speed, ...]:
+    """Each test `repeats` times on both sides in turn, after one unmeasured run each."""
+    text = np.resize(np.array(work.ids, np.int64), max((SHORT, *work.prefill))).tolist()
+    tests = [(f"pp{n}", text[:n], 0) for n in work.prefill] + [(f"tg{n}", text[:SHORT], n) for n in work.decode]
+    speeds = []
+    for name, prompt, steps in tests:
+        say(f"speed, {name}, {work.repeats} runs each in turn")
+        rates: list[tuple[float, float]] = []
+        for run in range(work.repeats + 1):
+            times = (ours.run(prompt, steps), theirs.run(prompt, steps))
+            if run:
+                a, b = (steps / t.decode if steps else len(prompt) / t.first_token for t in times)
+                rates.append((a, b))
+        mine, other = zip(*rates, strict=True)
+        speeds.append(Speed(name, steps or len(prompt), mine, other))
+    return tuple(speeds)
+
+
+def _summary(ours: np.ndarray, theirs: np.ndarray | TopLogprobs, targets: Sequence[int]) -> LogitComparison:
+    if isinstance(theirs, TopLogprobs):
+        found: Positions = compare_top(ours, theirs.ids, theirs.logprobs)
+        return found.summary(ours.shape[1], theirs.ids.shape[1])
+    return compare_positions(ours, theirs, targets).summary(ours.shape[1])
+
+
+def _last(rows: np.ndarray | TopLogprobs, n: int) -> np.ndarray | TopLogprobs:
+    return TopLogprobs(rows.ids[-n:], rows.logprobs[-n:]) if isinstance(rows, TopLogprobs) else rows[-n:]
+
+
+def _gap(ours: CompiledBundle, ids: Sequence[int]) -> float:
+    ours.engine.reset()
+    return float(top_two_gap(ours.engine.prefill(ids)[None])[0])
 
 
 def greedy(engine: Engine, prompt: Sequence[int], n: int) -> tuple[list[int], list[float]]:
@@ -93,27 +163,3 @@ def greedy(engine: Engine, prompt: Sequence[int], n: int) -> tuple[list[int], li
         if len(tokens) == n:
             return tokens, gaps
         logits = engine.decode(tokens[-1])
-
-
-def measure_speeds(engine: Engine, native: LlamaCpp, prompt: Sequence[int], decoded: int, repeats: int) -> Speeds:
-    """Prefill of `prompt` and `decoded` greedy steps, ours and theirs in turn, after one unmeasured run each."""
-    if len(prompt) + decoded > engine.context:
-        raise StrixhloError(f"{len(prompt)} + {decoded} tokens do not fit into the context of {engine.context}")
-    rates: list[tuple[float, float, float, float]] = []
-    for run in range(repeats + 1):
-        ours = _our_speed(engine, prompt, decoded)
-        speed = native.measure_speed(prompt, decoded, repeats=1)
-        if run:
-            rates.append((ours[0], speed.prefill, ours[1], speed.decode))
-    return Speeds(len(prompt), decoded, repeats, *(median(column) for column in zip(*rates, strict=True)))
-
-
-def _our_speed(engine: Engine, prompt: Sequence[int], decoded: int) -> tuple[float, float]:
-    engine.reset()
-    began = time.perf_counter()
-    logits = engine.prefill(prompt)
-    prefilled = time.perf_counter()
-    for _ in range(decoded):
-        logits = engine.decode(sample(logits, SamplingParams(), step_rng(0, 0)))
-    ended = time.perf_counter()
-    return len(prompt) / (prefilled - began), decoded / (ended - prefilled)

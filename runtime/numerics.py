@@ -18,10 +18,10 @@ class LogitComparison:
     """`ours` against `theirs` over T positions of one text, the whole vocabulary, in float64.
 
     Deltas are between log-probabilities, that is between logits after each row's constant is taken out, so that an
-    engine that returns only log-probabilities can be compared with one that returns logits. relative_error: root of the
-    summed squared deltas over that of their logits around each row's mean, which random models' faults show in too.
-    KL is KL(theirs || ours) in nats; 99% of the positions have at most p99_kl. Perplexities are exp of the mean negative
-    log-probability of the targets. top_n: how many of a position's tokens were compared, None: all.
+    engine that returns only log-probabilities can be compared with one that returns logits. relative_error: root of
+    the summed squared deltas over that of their logits around each row's mean, which random models' faults show in too.
+    KL is KL(theirs || ours) in nats; 99% of the positions have at most p99_kl. Perplexities are exp of the mean
+    negative log-probability of the targets. top_n: how many of a position's tokens were compared, None: all.
     """
 
     positions: int

@@ -112,8 +112,10 @@ def test_export_refuses_what_it_cannot_do(tmp_path: Path, smollm2_gguf: Path) ->
 
 
 def test_compare_with_llama_cpp(path: str) -> None:
-    record = json.loads(strixhlo("compare", path, "--native", "llama.cpp", "--json", "--repeats", "1").stdout)
-    assert record["same_prompt_ids"] and record["greedy_agreed"] >= 4
+    arguments = ("compare", path, "--native", "llama.cpp", "--repeats", "1", "-p", "64", "-n", "8", "--greedy", "16")
+    record = json.loads(strixhlo(*arguments, "--json").stdout)
+    assert record["passed"] and record["prompt_ids"] == "same" and record["greedy_agreed"] >= 4
     assert record["numerics"]["vocabulary"] == 49152 and record["numerics"]["positions"] == 99
     assert record["numerics"]["mean_kl"] < 0.01 and record["numerics"]["top1_agreement"] > 0.85
-    assert min(record["speeds"].values()) > 0
+    assert [s["test"] for s in record["speeds"]] == ["pp64", "tg8"]
+    assert min(min(s["ours"] + s["theirs"]) for s in record["speeds"]) > 0

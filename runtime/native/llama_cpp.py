@@ -212,4 +212,3 @@ class LlamaCpp:
             raise StrixhloError(f"llama.cpp: {path} failed: {error.read().decode(errors='replace')[:300]}") from error
         except OSError as error:
             raise StrixhloError(f"llama.cpp: {path} gave no answer: {error}") from error
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-
 from ...errors import StrixhloError
 
 

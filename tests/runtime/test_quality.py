@@ -45,7 +45,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     tokenizer = load_tokenizer(bundles("f32").path)
     ids, prompt = tokenizer.encode(PASSAGE.read_text("utf-8"))[:SCORED], tokenizer.encode("Once upon a time")
     oracle: Float32Model = request.getfixturevalue(f"{request.param}_float32")
-    tokens, gaps = oracle.greedy(prompt, GREEDY)
+    tokens, gaps = oracle.greedy_with_gaps(prompt, GREEDY)
     return Case(bundles, gguf, ids, oracle.logits(ids), prompt, tokens, gaps)
 
 

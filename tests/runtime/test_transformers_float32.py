@@ -32,7 +32,7 @@ def test_llama_cpp_is_near(model: str, request: pytest.FixtureRequest, capfd: py
     assert result.top1_agreement >= 0.9
     assert result.perplexity_ours == pytest.approx(result.perplexity_theirs, rel=0.05)
 
-    tokens, gaps = oracle.greedy(ids[:20], 8)
+    tokens, gaps = oracle.greedy_with_gaps(ids[:20], 8)
     rows = oracle.logits(ids[:20] + tokens)[19:-1]
     ordered = np.sort(rows, axis=1)
     assert tokens == rows.argmax(axis=1).tolist()

@@ -1,0 +1,134 @@
+"""`strixhlo compare`: a compiled bundle against an engine that people trust."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .bundle import Bundle, open_bundle
+from .command_group import Output, Progress
+from .errors import StrixhloError
+from .progress import spinner
+
+if TYPE_CHECKING:
+    from .runtime.native.contender import Contender
+
+
+class Counts(click.ParamType):
+    """Comma-separated positive integers: 512,2048."""
+
+    name = "N,N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(",") if part)
+        except ValueError:
+            numbers = (0,)
+        if any(n < 1 for n in numbers):
+            self.fail(f"{value!r} is no list of positive numbers such as 128,512", param, ctx)
+        return numbers
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--native",
+    type=click.Choice(["llama.cpp", "mlx", "transformers"]),
+    required=True,
+    help="The engine to compare with.",
+)
+@click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the source of the export.")
+@click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
+@click.option("--threads", default=2, show_default=True, type=click.IntRange(min=1), help="CPU threads of each engine.")
+@click.option("--text", type=click.Path(path_type=Path), help="Text to score. Default: a passage that comes along.")
+@click.option("--tokens", default=100, show_default=True, type=click.IntRange(min=18), help="Tokens of it to score.")
+@click.option("--greedy", default=64, show_default=True, type=click.IntRange(min=1), help="Greedy tokens to compare.")
+@click.option("-p", "--prefill", type=Counts(), default="512", show_default=True, help="Prompt lengths to time.")
+@click.option("-n", "--decode", type=Counts(), default="128", show_default=True, help="Decode lengths to time.")
+@click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def compare(
+    bundle: Path,
+    native: str,
+    source: Path | None,
+    target: str,
+    threads: int,
+    text: Path | None,
+    tokens: int,
+    greedy: int,
+    prefill: tuple[int, ...],
+    decode: tuple[int, ...],
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Hold a compiled bundle against a native engine, on the same token ids: numbers, speed and a verdict.
+
+    Exit code 1 where the numbers differ by more than the stated limits.
+    """
+    from .comparison_table import comparison_table, verdict_lines
+    from .runtime.compare import GREEDY_PROMPT, PASSAGE, Workload
+    from .runtime.compare import compare as run_comparison
+    from .runtime.engine import Engine
+    from .runtime.native.compiled import CompiledBundle
+    from .runtime.program import Program
+    from .runtime.tokenizer import load_tokenizer
+
+    opened = open_bundle(bundle)
+    tokenizer = load_tokenizer(bundle)
+    try:
+        content = (text or PASSAGE).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise StrixhloError(f"{text}: is not UTF-8 text; choose another --text") from None
+    with spinner(Progress(), "comparing") as say, Program(opened, target, threads) as program:
+        ours = CompiledBundle(Engine(program), tokenizer)
+        longest = max((tokens, *prefill, *(16 + n for n in decode)))
+        if longest > ours.engine.context:
+            ours.close()
+            raise StrixhloError(
+                f"{longest} tokens do not fit into the context of {ours.engine.context}; give smaller -p, -n or"
+                " --tokens, or export with a larger --context"
+            )
+        ids = tuple(tokenizer.encode(content)[:tokens])
+        work = Workload(ids, tuple(tokenizer.encode(GREEDY_PROMPT)), greedy, prefill, decode, repeats)
+        say(f"loading {native}")
+        try:
+            theirs = _open_native(native, source, opened, threads, longest)
+            try:
+                result = run_comparison(ours, theirs, work, say=say)
+            finally:
+                theirs.close()
+        finally:
+            ours.engine.close()
+    if as_json:
+        click.echo(json.dumps(result.record(), indent=1))
+    else:
+        output = Output()
+        output.print(comparison_table(result))
+        for line in verdict_lines(result):
+            output.print(line, soft_wrap=True)
+    if result.failures:
+        sys.exit(1)
+
+
+def _open_native(native: str, source: Path | None, bundle: Bundle, threads: int, longest: int) -> Contender:
+    """The other side, loaded from `source` or from what the bundle was made of."""
+    path = source or Path(bundle.manifest.source)
+    if native == "llama.cpp":
+        from .runtime.native.llama_cpp import LlamaCpp
+
+        if source is None and bundle.manifest.container != "gguf":
+            raise StrixhloError(f"{bundle.path}: was not made from a GGUF file; name one for {native} with --source")
+        return LlamaCpp(path, n_ctx=max(2048, longest + 64), n_threads=threads)
+    if native == "mlx":
+        from .runtime.native.mlx import Mlx
+
+        return Mlx(path)
+    from .runtime.native.transformers_float32 import Float32Model
+
+    return Float32Model(path, n_threads=threads)

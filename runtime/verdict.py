@@ -1,0 +1,53 @@
+"""When a comparison passes: stated limits for each kind of arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .native.contender import Precision
+from .numerics import LogitComparison
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that two right evaluations differ by. relative_error: see LogitComparison. gap: of the two best logits
+    where greedy tokens first differ; a larger one is no tie."""
+
+    name: str
+    mean_kl: float
+    p99_kl: float
+    relative_error: float
+    top1_agreement: float
+    gap: float
+
+
+EXACT = Limits("float32 on both sides", 1e-4, 1e-3, 0.01, 0.98, 0.1)
+HALF = Limits("16-bit weights, a side with reduced activations", 0.01, 0.1, 0.05, 0.95, 0.5)
+EIGHT_BIT = Limits("8-bit weights or activations", 0.02, 0.2, 0.1, 0.92, 0.75)
+FOUR_BIT = Limits("weights below 8 bits, a side with reduced activations", 0.03, 0.3, 0.15, 0.88, 1.0)
+EIGHT_BIT_FORMATS = frozenset({"q8_0", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128"})
+PLAIN = frozenset({"f32", "f16", "bf16"})
+
+
+def limits_for(formats: Iterable[str], ours: Precision, theirs: Precision) -> Limits:
+    """formats: of the bundle's weights. Where both sides compute in float32, quantized weights are no excuse."""
+    found = set(formats) - PLAIN
+    if ours == theirs == "float32":
+        return EXACT
+    if not found:
+        return HALF
+    eight = all(f in EIGHT_BIT_FORMATS or f.startswith("affine8") for f in found)
+    return EIGHT_BIT if eight else FOUR_BIT
+
+
+def failures(numbers: LogitComparison, limits: Limits, what: str) -> list[str]:
+    """One line for each limit that is exceeded."""
+    lines = []
+    for name in ("mean_kl", "p99_kl", "relative_error"):
+        value, most = getattr(numbers, name), getattr(limits, name)
+        if not value <= most:
+            lines.append(f"{what}: {name.replace('_', ' ')} {value:.3g} is above {most:g}")
+    if numbers.top1_agreement < limits.top1_agreement and numbers.mean_kl > limits.mean_kl / 10:
+        lines.append(f"{what}: top-1 agreement {numbers.top1_agreement:.1%} is below {limits.top1_agreement:.0%}")
+    return lines
