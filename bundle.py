@@ -24,6 +24,7 @@ SCHEMA_VERSION = 1
 MANIFEST, PROGRAM, WEIGHTS = "manifest.json", "program.mlir", "weights/model.safetensors"
 VMFB, BUILD = "program.vmfb", "build.json"
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
+KV_ARRAYS = {"fp8": "i8", "f16": "f16", "f32": "f32"}  # type of the KV cache -> dtype of the pools' arrays
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
 
@@ -66,7 +67,7 @@ class Parameter(_Record):
 class KVCache(_Record):
     """The two pools [layers, rows, width], in blocks of `block_size` rows; `blocks` entries in a block table."""
 
-    dtype: Annotated[str, Field(pattern="^(f16|f32)$")]
+    dtype: Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
     layers: Size
     rows: Size
     width: Size
@@ -74,9 +75,14 @@ class KVCache(_Record):
     blocks: Size
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of a pool."""
+        return DTYPE_BYTES[KV_ARRAYS[self.dtype]]
+
+    @property
     def bytes(self) -> int:
         """Bytes of both pools."""
-        return 2 * self.layers * self.rows * self.width * DTYPE_BYTES[self.dtype]
+        return 2 * self.layers * self.rows * self.width * self.element_bytes
 
 
 class SourceFile(_Record):

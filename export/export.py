@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle import (
+    KV_ARRAYS,
     MANIFEST,
     PROGRAM,
     SCHEMA_VERSION,
@@ -42,7 +43,7 @@ ENTRIES: dict[str, tuple[Kind, int]] = {
 BLOCK_SIZE = 16  # rows of a KV block
 DEFAULT_CONTEXT = 4096
 MAX_CONTEXT = 1 << 20  # bounds the rotary tables, which are weights
-KV_DTYPES = ("f16", "f32")
+KV_DTYPES = tuple(KV_ARRAYS)
 # Buffers that some checkpoints carry beside their weights.
 NOT_WEIGHTS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
@@ -53,7 +54,7 @@ def export_checkpoint(
     """Write the bundle of `checkpoint` to `out`.
 
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
-    kv_dtype: f16 or f32.
+    kv_dtype: f16, f32, or fp8 (E4M3).
     """
     try:
         model = model_from_config(checkpoint.config)

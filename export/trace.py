@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..bundle import EntryPoint, KVCache, TensorSpec
+from ..bundle import KV_ARRAYS, EntryPoint, KVCache, TensorSpec
 from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
 from .layers.weights import Weight, Weights
@@ -21,7 +21,7 @@ from .models import Model
 from .stablehlo_text import entry_module
 
 Kind = Literal["prefill", "score", "decode"]
-DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "i32": jnp.int32}
+DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "i8": jnp.int8, "i32": jnp.int32}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _parameter_name(path: tuple[Any, ...]) -> str:
 
 def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
     pools = tuple(
-        TensorSpec(name=n, shape=(cache.layers, cache.rows, cache.width), dtype=cache.dtype)
+        TensorSpec(name=n, shape=(cache.layers, cache.rows, cache.width), dtype=KV_ARRAYS[cache.dtype])
         for n in ("k_pool", "v_pool")
     )
     tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")

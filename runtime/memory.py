@@ -17,7 +17,7 @@ from .sizes import MIB, size
 # Beside what is counted: the driver's context, code objects, page tables, staging buffers; measured in docs/memory.md.
 RESERVE = {"cpu": 256 * MIB, "rocm": 512 * MIB, "cuda": 768 * MIB, "vulkan": 512 * MIB}
 # KV types that export can write -> bytes an element, the narrowest last.
-KV_BYTES = {"f32": 4.0, "f16": 2.0}
+KV_BYTES = {"f32": 4, "f16": 2, "fp8": 1}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def needed_items(
 def kv_bytes(kv: KVCache, context: int | None, parallel: int, element: float | None = None) -> int:
     """Bytes of both pools for `parallel` sequences of `context` positions, in whole blocks."""
     rows = kv.rows if context is None else math.ceil(context / kv.block_size) * kv.block_size
-    return int(2 * kv.layers * rows * parallel * kv.width * (DTYPE_BYTES[kv.dtype] if element is None else element))
+    return int(2 * kv.layers * rows * parallel * kv.width * (kv.element_bytes if element is None else element))
 
 
 def _kv_note(kv: KVCache, context: int | None, parallel: int) -> str:
@@ -152,7 +152,7 @@ def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int) 
     if 1 <= slots < parallel:
         fitting.append(f"{slots} slots of {wanted} positions")
     for name, element in KV_BYTES.items():
-        if element < DTYPE_BYTES[kv.dtype] and kv_bytes(kv, wanted, parallel, element) <= rest:
+        if element < kv.element_bytes and kv_bytes(kv, wanted, parallel, element) <= rest:
             fitting.append(f"a KV cache in {name} (export --kv-dtype {name})")
     return tuple(fitting)
 

@@ -50,5 +50,6 @@ static void attention(const AttentionShape& shape, const float* q, const T* k_po
                                   __builtin_bit_cast(float, int32_t(softcap_bits))};                                \
     attention(shape, AT(q), AT(k_pool), AT(v_pool), AT(block_table), AT(positions), AT(y), row_tile, wg);           \
   }
+ATTENTION(fp8kv, uint8_t)
 ATTENTION(f16kv, uint16_t)
 ATTENTION(f32kv, float)

@@ -1,5 +1,6 @@
 // What attention works on: the shape of a call, which positions a row sees, and where the pool keeps them.
 #pragma once
+#include "e4m3.h"
 #include "functions.h"
 #include "half.h"
 
@@ -66,8 +67,10 @@ INLINE void next_keys(KeyCursor& keys, int64_t (&places)[W]) {
 
 INLINE F load_cache(const float* p) { return load<F>(p); }
 INLINE F load_cache(const uint16_t* p) { return load_half(p); }
+INLINE F load_cache(const uint8_t* p) { return floats_of_e4m3(load<Bytes>(p)); }
 INLINE F load_cache_part(const float* p, int64_t n) { return load_part(p, n); }
 INLINE F load_cache_part(const uint16_t* p, int64_t n) { return load_half_part(p, n); }
+INLINE F load_cache_part(const uint8_t* p, int64_t n) { return load_e4m3_part(p, n); }
 
 INLINE F finish_scores(F products, const AttentionShape& shape) {
   F s = products * shape.scale;

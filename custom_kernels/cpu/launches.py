@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from ..ops.cache_types import ARRAY
 from ..ops.formats_gguf import RUN, GgufFormat
 from ..ops.launch import Launch, Output
 
@@ -59,9 +60,9 @@ def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
 def kv_append_launches(
     dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
 ) -> tuple[Launch, ...]:
-    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width] of dtype "f16" or "f32"."""
+    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
     shape = (layers, pool_rows, width)
-    outputs = tuple(Output(f"{name}_out", shape, dtype, updates=name) for name in ("k_pool", "v_pool"))
+    outputs = tuple(Output(f"{name}_out", shape, ARRAY[dtype], updates=name) for name in ("k_pool", "v_pool"))
     row_tile = _ceil_div(tokens, TOKENS_PER_WORKGROUP)
     return (
         Launch(
@@ -94,7 +95,7 @@ def attention_launches(
     scale: float,
     softcap: float = 0.0,
 ) -> tuple[Launch, ...]:
-    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "f16" or "f32") -> y of the same shape.
+    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16" or "f32") -> y of the same shape.
 
     One workgroup computes one query head of up to 16 rows of one sequence.
     """

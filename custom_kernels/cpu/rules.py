@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..ops.cache_types import STORED
 from ..ops.formats_gguf import GGUF_FORMATS
 from ..ops.launch import Lowering, LoweringRule, OperandTypes
 from .launches import (
@@ -47,7 +48,7 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (layers, rows, width), dtype = types[0]
     launches = kv_append_launches(
-        dtype, layer=attributes["layer"], layers=layers, pool_rows=rows, width=width, tokens=types[4][0][0]
+        STORED[dtype], layer=attributes["layer"], layers=layers, pool_rows=rows, width=width, tokens=types[4][0][0]
     )
     return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
 
@@ -57,7 +58,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (_layers, pool_rows, _width), dtype = types[1]
     sequences, blocks = types[3][0]
     launches = attention_launches(
-        dtype,
+        STORED[dtype],
         tokens=tokens,
         sequences=sequences,
         q_heads=q_heads,

@@ -6,7 +6,7 @@
 // arXiv:1805.02867); the waves meet in local memory, the splits in `attention_combine`.
 #pragma once
 
-#include "device.h"
+#include "cache.h"
 
 inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE, QUERIES = 8;
 inline constexpr u32 TOGETHER = 8;  // rows of values whose loads are under way at once
@@ -27,17 +27,6 @@ struct AttentionTiles {
   LOCAL_ARRAY static inline f32 peak[ATTENTION_WAVES * QUERIES];
   LOCAL_ARRAY static inline f32 total[ATTENTION_WAVES * QUERIES];
 };
-
-// COUNT neighbouring values in float32; loads of 16 bytes where there are as many.
-template <u32 COUNT, class T>
-DEVICE void load(const GLOBAL T* p, f32 (&out)[COUNT]) {
-  constexpr u32 MOST = 16 / sizeof(T), WIDTH = COUNT < MOST ? COUNT : MOST;
-  typedef T Vector __attribute__((ext_vector_type(WIDTH)));
-  UNROLL for (u32 first = 0; first < COUNT; first += WIDTH) {
-    const Vector v = *(const GLOBAL Vector*)(p + first);
-    UNROLL for (u32 i = 0; i < WIDTH; i++) out[first + i] = (f32)v[i];
-  }
-}
 
 DEVICE f32 capped(f32 score, f32 softcap) {
   if (softcap == 0.0f) return score;

@@ -22,7 +22,7 @@ GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
 GEMV_WEIGHT_ROWS = 4  # of one lane, at most
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
-POOLS = ("f16", "f32")
+POOLS = ("fp8", "f16", "f32")
 HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
 PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
 

@@ -1,7 +1,7 @@
 // Rounds new keys and values to the pool's type and writes them to their pool rows; a row outside of the pool is dropped.
 #pragma once
 
-#include "device.h"
+#include "cache.h"
 
 inline constexpr u32 APPEND_THREADS = 256;
 
@@ -13,6 +13,6 @@ DEVICE void kv_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL f32* k, c
   const u32 row = (u32)rows[element / width];  // a negative row becomes a large one
   if (row >= pool_rows) return;
   const u64 to = ((u64)layer * pool_rows + row) * width + element % width;
-  k_pool[to] = (T)k[element];
-  v_pool[to] = (T)v[element];
+  k_pool[to] = cache_element<T>(k[element]);
+  v_pool[to] = cache_element<T>(v[element]);
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 
+from ..ops.cache_types import ARRAY, BYTES
 from ..ops.formats import WeightFormat
 from ..ops.formats_gguf import RUN
 from ..ops.launch import Launch, Output
@@ -80,13 +81,13 @@ def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
 def kv_append_launches(
     dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
 ) -> tuple[Launch, ...]:
-    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width] of dtype "f16" or "f32"."""
+    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
     shape = (layers, pool_rows, width)
     return (
         Launch(
             f"strixhlo_kv_append_{dtype}",
             ("k_pool", "v_pool", "k", "v", "rows"),
-            tuple(Output(f"{name}_out", shape, dtype, updates=name) for name in ("k_pool", "v_pool")),
+            tuple(Output(f"{name}_out", shape, ARRAY[dtype], updates=name) for name in ("k_pool", "v_pool")),
             (layer, pool_rows, width, tokens),
             _ceil_div(tokens * width, APPEND_THREADS),
             APPEND_THREADS,
@@ -121,7 +122,7 @@ def attention_launches(
     softcap: float = 0.0,
     splits: int | None = None,
 ) -> tuple[Launch, ...] | None:
-    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "f16" or "f32") -> y of the same shape.
+    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16" or "f32") -> y of the same shape.
 
     head_dim: a multiple of 8, at most 256, else None. splits: None means that `attention_splits` chooses.
     """
@@ -132,7 +133,7 @@ def attention_launches(
     workgroups = sequences * kv_heads * _ceil_div(queries, ATTENTION_QUERIES)
     if splits is None:
         context = min(window, blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
-        row_bytes = 2 * kv_heads * head_dim * (2 if dtype == "f16" else 4)
+        row_bytes = 2 * kv_heads * head_dim * BYTES[dtype]
         splits = attention_splits(workgroups, kv_heads, context, row_bytes)
     inputs = ("q", "k_pool", "v_pool", "block_table", "positions")
     shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size, window)

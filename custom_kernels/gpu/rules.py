@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, LoweringRule, OperandTypes
 from .kernels import DENSE, POOLS
@@ -50,10 +51,10 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     (layers, pool_rows, width), dtype = types[0]
-    if dtype not in POOLS:
+    if STORED.get(dtype) not in POOLS:
         return None
     launches = kv_append_launches(
-        dtype, layers=layers, layer=attributes["layer"], pool_rows=pool_rows, width=width, tokens=types[4][0][0]
+        STORED[dtype], layers=layers, layer=attributes["layer"], pool_rows=pool_rows, width=width, tokens=types[4][0][0]
     )
     return _lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, "k_pool_out", "v_pool_out")
 
@@ -61,11 +62,11 @@ def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     tokens, q_heads, head_dim = types[0][0]
     (_layers, pool_rows, _width), dtype = types[1]
-    if dtype not in POOLS:
+    if STORED.get(dtype) not in POOLS:
         return None
     sequences, blocks = types[3][0]
     launches = attention_launches(
-        dtype,
+        STORED[dtype],
         tokens=tokens,
         sequences=sequences,
         q_heads=q_heads,

@@ -1,6 +1,7 @@
 """`strixhlo.kv_append`: writes the keys and values of new tokens into the KV pools of one layer, in place.
 
-Operands: k_pool, v_pool [layers, pool_rows, width] (float16 or float32; updated in place), k, v float32 [T, width],
+Operands: k_pool, v_pool [layers, pool_rows, width] (float16, float32, or int8
+that holds E4M3: cache_types.py; updated in place), k, v float32 [T, width],
 rows int32 [T] (the pool row of each token; a negative one is dropped). Attribute: `layer`. Results: the two pools.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+
+from .cache_types import pool_elements
 
 NAME = "strixhlo.kv_append"
 
@@ -18,8 +21,8 @@ def reference(
     """The semantics in plain jnp: round to the pool's dtype, scatter, drop rows outside of the pool."""
     rows = jnp.where(rows < 0, k_pool.shape[1], rows)  # jnp counts negative indices from the end
     return (
-        k_pool.at[layer, rows].set(k.astype(k_pool.dtype), mode="drop"),
-        v_pool.at[layer, rows].set(v.astype(v_pool.dtype), mode="drop"),
+        k_pool.at[layer, rows].set(pool_elements(k, k_pool.dtype), mode="drop"),
+        v_pool.at[layer, rows].set(pool_elements(v, v_pool.dtype), mode="drop"),
     )
 
 

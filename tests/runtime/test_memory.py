@@ -79,7 +79,8 @@ def test_a_narrower_cache_is_proposed(tiny: Bundle) -> None:
     wide = Bundle(tiny.path, tiny.manifest.model_copy(update={"kv_cache": kv}))
     rest = sum(i.bytes for i in needed_items(wide.manifest, None, "cpu") if i.name != KV_CACHE)
     found = memory_budget(wide.manifest, None, "cpu", pool(rest + kv.bytes * 3 // 4))
-    assert found.fitting[-1] == "a KV cache in f16 (export --kv-dtype f16)"
+    assert found.fitting[-2] == "a KV cache in f16 (export --kv-dtype f16)"
+    assert found.fitting[-1] == "a KV cache in fp8 (export --kv-dtype fp8)"
 
 
 def test_too_large_without_any_cache(tiny: Bundle) -> None:

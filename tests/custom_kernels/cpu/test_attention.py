@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from ml_dtypes import float8_e4m3fn
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import attention_launches
 
-DTYPES = {"f16": np.float16, "f32": np.float32}
+DTYPES = {"fp8": float8_e4m3fn, "f16": np.float16, "f32": np.float32}
 LAYERS, LAYER = 2, 1
 
 
@@ -111,7 +112,8 @@ class Attention:
             scale=case.head_dim**-0.5,
             softcap=case.softcap,
         )
-        inputs = {"q": self.q, "k_pool": self.k, "v_pool": self.v, "block_table": self.table}
+        pools = [p.view(np.int8) if self.dtype == "fp8" else p for p in (self.k, self.v)]
+        inputs = {"q": self.q, "k_pool": pools[0], "v_pool": pools[1], "block_table": self.table}
         buffers = {name: fenced(array) for name, array in inputs.items()}
         run_launches(kernels, launches, {**buffers, "positions": fenced(self.positions.reshape(-1)), "y": y})
         check()

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gfx1151_sim.kernel_machine import relatives
+from ml_dtypes import float8_e4m3fn
 
 from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS
 from strixhlo.custom_kernels.gpu.launches import (
@@ -26,6 +27,14 @@ ROWS = (1, 2, 3, 8, 9, 17, 70)
 FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
 # Subnormal, tiny, ordinary, large and negative float16 scales, and zero.
 SCALES = np.array([6e-8, 3e-5, 0.01, -0.7, 1.5, 300.0, -60000.0, 0.0], np.float16)
+
+
+POOL_TYPES = {"fp8": float8_e4m3fn, "f16": np.float16, "f32": np.float32}
+
+
+def as_array(pool: np.ndarray) -> np.ndarray:
+    """A pool as kernels and references take it: fp8 as its bits in int8."""
+    return pool.view(np.int8) if pool.dtype == float8_e4m3fn else pool
 
 
 def random_parts(fmt: GgufFormat, n: int, k: int, seed: int) -> dict[str, np.ndarray]:
@@ -104,11 +113,11 @@ def test_argmax(run_launches, n):
 @pytest.mark.parametrize("dtype", POOLS)
 def test_kv_append(run_launches, dtype):
     layers, pool_rows, width, tokens = 2, 9, 24, 13
-    pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
     rng = np.random.default_rng(0)
-    pools = [rng.standard_normal((layers, pool_rows, width)).astype(pool_type) for _ in range(2)]
+    pools = [as_array(rng.standard_normal((layers, pool_rows, width)).astype(POOL_TYPES[dtype])) for _ in range(2)]
     k, v = (rng.standard_normal((tokens, width), np.float32) * 3 for _ in range(2))
     k[0, :4] = [70000.0, -1e-8, np.inf, 65519.0]  # overflow, underflow, infinity, the last that rounds to a number
+    k[5, :10] = [448.0, 464.0, -500.0, 2**-6, 2**-9, 2**-10, 3 * 2**-10, -1.5 * 2**-9, 1.0625, np.nan]
     rows = np.array([3, -1, 8, 9, 2**31 - 1, 0, -(2**31), 5, 6, 1, -1, 100, 7], np.int32)
     launches = kv_append_launches(dtype, layers=layers, layer=1, pool_rows=pool_rows, width=width, tokens=tokens)
     arrays = {"k_pool": pools[0], "v_pool": pools[1], "k": k, "v": v, "rows": rows}
@@ -133,6 +142,12 @@ ATTENTION = {
     "decode, split of 80 dimensions": ("f16", 80, 2, 1, DECODE, 0, 0.0, 3),
     "decode, split float32": ("f32", 48, 2, 1, DECODE, 0, 0.0, 4),
     "chunk": ("f16", 64, 6, 2, CHUNK, 0, 0.0, 1),
+    "decode, fp8": ("fp8", 64, 9, 3, DECODE, 0, 0.0, 1),
+    "decode, fp8, 80 dimensions": ("fp8", 80, 2, 1, DECODE, 0, 0.0, 1),
+    "decode, fp8, split": ("fp8", 48, 2, 1, DECODE, 0, 0.0, 3),
+    "decode, fp8, split of 80": ("fp8", 80, 2, 1, DECODE[:2], 0, 0.0, 2),
+    "decode, fp8, split window": ("fp8", 256, 2, 1, DECODE, 40, 0.0, 2),
+    "chunk, fp8, wide heads": ("fp8", 256, 2, 1, CHUNK, 0, 0.0, 1),
     "chunk, window": ("f32", 96, 3, 1, CHUNK, 4, 30.0, 1),
     "chunk, wide heads": ("f32", 256, 2, 1, CHUNK, 0, 0.0, 1),
     "chunk, split": ("f32", 256, 4, 2, CHUNK, 0, 0.0, 2),
@@ -168,13 +183,12 @@ def launches_of(case: str) -> tuple[Launch, ...]:
 def test_attention(run_launches, case):
     dtype, head_dim, q_heads, kv_heads, position_rows, window, softcap, _splits = ATTENTION[case]
     sequences = len(position_rows)
-    pool_type = {"f16": np.float16, "f32": np.float32}[dtype]
     rng = np.random.default_rng(len(case))
     pool_blocks = sequences * BLOCKS + 1
     table = rng.permutation(pool_blocks)[: sequences * BLOCKS].reshape(sequences, BLOCKS).astype(np.int32)
     positions = np.array(position_rows, np.int32)
     shape = (2, pool_blocks * BLOCK_SIZE, kv_heads * head_dim)
-    pools = [np.full(shape, np.nan, pool_type) for _ in range(2)]  # what no row sees may hold anything
+    pools = [np.full(shape, np.nan, POOL_TYPES[dtype]) for _ in range(2)]  # what no row sees may hold anything
     for s, rows in enumerate(position_rows):
         seen = {p for i in rows for p in range(max(0, i - window + 1) if window else 0, i + 1)}
         for p in seen:
@@ -183,7 +197,7 @@ def test_attention(run_launches, case):
                 pool[1, at] = rng.standard_normal(shape[2]) * 2
     q = rng.standard_normal((positions.size, q_heads, head_dim), np.float32)
     names = ("q", "k_pool", "v_pool", "block_table", "positions")
-    values = (q, *pools, table, positions.reshape(-1))
+    values = (q, *map(as_array, pools), table, positions.reshape(-1))
     got = run_launches(launches_of(case), dict(zip(names, values, strict=True)))["y"]
     want = attention_op.reference(
         *map(jnp.asarray, values),
