@@ -47,7 +47,7 @@ Edit = Callable[[Path, Callable[[dict], object]], None]
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor = 0 is not a number above 0"),
         ({"rope_parameters": [1]}, "rope_parameters is not an object"),
         ({"tie_word_embeddings": "maybe"}, "tie_word_embeddings = 'maybe' is not true or false"),
-        ({"model_type": "mamba"}, "model type 'mamba' is not supported; supported: "),
+        ({"model_type": "mamba"}, "model type 'mamba' is not supported; the nearest that is: "),
         ({"model_type": ["llama"]}, "model type ['llama'] is not supported"),
         ({"hidden_act": "tanh"}, "hidden_act = 'tanh' is not supported"),
         ({"model_type": "gemma3_text"}, "lacks layer_types"),
