@@ -27,6 +27,9 @@ from . import (
     phi3,
     qwen2,
     qwen3,
+    seed_oss,
+    smollm3,
+    starcoder2,
 )
 
 
@@ -69,6 +72,9 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
     "phi3": phi3.model,
     "qwen2": qwen2.model,
     "qwen3": qwen3.model,
+    "seed_oss": seed_oss.model,
+    "smollm3": smollm3.model,
+    "starcoder2": starcoder2.model,
 }
 
 

@@ -83,6 +83,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2, "rope_parameters": YARN},
     ),
     "qwen3": ("qwen3", {"head_dim": 16, "rope_parameters": YARN}),
+    "seed_oss": ("seed_oss", {"head_dim": 16, "attention_out_bias": True}),
+    "smollm3": ("smollm3", {}),
+    "starcoder2": ("starcoder2", {"sliding_window": 20}),
 }
 
 
