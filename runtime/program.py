@@ -13,7 +13,7 @@ import numpy as np
 from ..bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
-from .device import Device, Weights
+from .device import DRIVERS, Device, Weights
 from .device_pool import device_pool
 from .memory import memory_budget, require_fit
 from .peak import Peak, peak_memory
@@ -23,6 +23,7 @@ SCOPE = "model"
 
 def read_build(bundle: Bundle, target: str) -> Build:
     """The target's build.json, checked against its vmfb and this machine; StrixhloError says what does not fit."""
+    target = built_target(bundle, target)
     folder = bundle.target_dir(target)
     if not folder.is_dir():
         raise StrixhloError(
@@ -47,6 +48,26 @@ def read_build(bundle: Bundle, target: str) -> Build:
     return build
 
 
+def built_target(bundle: Bundle, target: str) -> str:
+    """The target's name as it was compiled: "cuda" means the one cuda:<chip> that is there, and "rocm:gfx1151" a "rocm"
+    that was built for that chip. Raises StrixhloError for an unknown kind, and where several builds could be meant.
+    """
+    folder = bundle.target_dir(target)
+    kind, _, variant = target.partition(":")
+    if kind not in DRIVERS:
+        raise StrixhloError(f"target {target!r} is not known; choose one of {', '.join(DRIVERS)}")
+    if folder.is_dir():
+        return target
+    builds = [read_record(p, Build, "build") for p in sorted(bundle.path.glob(f"{kind}*/{BUILD}"))]
+    if not variant:
+        found = [b.target for b in builds if b.target.startswith(f"{kind}:")]
+    else:
+        found = [b.target for b in builds if b.target == kind and any(f.endswith(f"={variant}") for f in b.flags)]
+    if len(found) > 1:
+        raise StrixhloError(f"{bundle.path}: compiled for {' and '.join(found)}; name one of them with --target")
+    return found[0] if found else target
+
+
 def _again(bundle: Bundle, target: str) -> str:
     return f"run `strixhlo compile {bundle.path} --target {target}` again"
 
@@ -60,6 +81,7 @@ class Program:
         """memory_limit: bytes that it may take of the device, in place of what the device has left."""
         self.bundle = bundle
         self.build = read_build(bundle, target)
+        target = self.build.target
         kind = self.build.target.partition(":")[0]
         self.budget = memory_budget(bundle.manifest, self.build, kind, device_pool(kind), limit=memory_limit)
         require_fit(self.budget, str(bundle.path))
