@@ -15,6 +15,7 @@ from .launches import (
     kv_append_launches,
     quantized_matmul_launches,
 )
+from .moe_launches import moe_down, moe_gate_up, moe_route
 
 
 def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
@@ -33,6 +34,9 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
         "kv_append": _kv_append,
         "attention": _attention,
         "argmax": _argmax,
+        "moe_route": moe_route,
+        "moe_gate_up": moe_gate_up,
+        "moe_down": moe_down,
     }
 
 

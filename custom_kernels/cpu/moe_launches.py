@@ -1,0 +1,89 @@
+"""How the mixture-of-experts ops become launches of the CPU kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_route import RESULTS, result_shapes
+from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
+
+SCORINGS = ("softmax", "selected", "sigmoid")
+MOST_EXPERTS = 512
+
+
+def _row_tile(rows: int) -> int:
+    return 1 if rows <= TOKENS_PER_WORKGROUP else _ceil_div(rows, TOKENS_PER_WORKGROUP)
+
+
+def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Up to 512 experts, one workgroup; None for more."""
+    (t, experts), k, biased = types[0][0], attributes["k"], attributes["biased"]
+    if experts > MOST_EXPERTS or k > experts:
+        return None
+    operands = ("logits", "positions", "bias")[: len(types)]
+    outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
+    tiles = outputs[-1].shape[0]
+    a = attributes
+    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
+    scalars = (t, experts, k, *how, a["groups"], a["group_k"], a["group_top"], int(biased), tiles)
+    inputs = ("logits", "positions", "bias" if biased else "logits")
+    return Lowering(operands, (Launch("strixhlo_moe_route", inputs, outputs, scalars, 1),), RESULTS)
+
+
+def _rows(
+    format: str, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, one_row: bool = False
+) -> Launch:
+    """x sorted [pairs, k] (or one row that all share) times each row's expert -> [pairs, n]."""
+    tile_n = rows_per_workgroup(n)
+    scalars = (k, 0 if one_row else k, experts, n, tile_n)
+    output = Output(out, (pairs, n), "f32")
+    return Launch(f"strixhlo_moe_rows_{format}", inputs, (output,), scalars, _ceil_div(n, tile_n))
+
+
+def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Gather the rows (unless there is only one token), both matmuls, the activation."""
+    (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
+    format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
+    n = types[5][0][0] // experts
+    names = part_names(format, n, columns)
+    gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
+    biases = ("gate_bias", "up_bias") if biased else ()
+    launches: tuple[Launch, ...] = ()
+    x = "x"
+    if t > 1:
+        x, tile = "sorted", _row_tile(pairs)
+        gathered = (Output("sorted", (pairs, columns), "f32"),)
+        inputs = ("x", "order", "offsets")
+        scalars = (k, columns, experts, tile)
+        launches = (Launch("strixhlo_moe_gather", inputs, gathered, scalars, _ceil_div(pairs, tile)),)
+    shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns, "one_row": t == 1}
+    launches += tuple(
+        _rows(format, (x, "offsets", *parts), out, **shape) for parts, out in ((gate, "gate"), (up, "up"))
+    )
+    tile = _row_tile(pairs)
+    inputs = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
+    how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]), int(biased))
+    activated = (Output("h", (pairs, n), "f32"),)
+    launches += (Launch("strixhlo_moe_activate", inputs, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
+    return Lowering(("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases), launches, ("h",))
+
+
+def moe_down(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """The matmul over sorted rows, then the weighted sum of each token's experts."""
+    (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
+    format, biased = attributes["format"], attributes["biased"]
+    n = types[7][0][0] // experts
+    parts = tuple(f"down.{name}" for name in part_names(format, n, columns))
+    bias = ("bias",) if biased else ()
+    rows = _rows(format, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns)
+    tile = _row_tile(t)
+    inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
+    combined = (Output("y", (t, n), "f32"),)
+    combine = Launch(
+        "strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), _ceil_div(t, tile)
+    )
+    operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
+    return Lowering(operands, (rows, combine), ("y",))

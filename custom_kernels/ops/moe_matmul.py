@@ -1,0 +1,172 @@
+"""`strixhlo.moe_gate_up` and `strixhlo.moe_down`: the two matmuls of a mixture of experts, over `moe_route`'s order.
+
+The weights of all experts are one weight of E * N rows: expert e's row n is row e * N + n, each part as the format
+stores it for that many rows. A weight that is not quantized has one part, and its dtype is the format's name.
+
+moe_gate_up: x float32 [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
+of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h float32 [P, N]: sorted row s is
+activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything.
+moe_down: h float32 [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
+down; where `biased`, its bias float32 [E, N]. Result y float32 [T, N]: the weighted sum over each token's experts.
+
+Attributes: format, k, biased, and of moe_gate_up activation: "silu" (silu(gate) * up), "gelu" (of the tanh kind) or
+"clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) * (u + 1)) with its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from .formats import FORMATS, dequantize
+from .moe_route import Routing
+
+GATE_UP, DOWN = "strixhlo.moe_gate_up", "strixhlo.moe_down"
+DENSE = "dense"
+ALPHA = 1.702
+ACTIVATIONS = ("silu", "gelu", "clamped")
+
+
+def part_names(format: str, rows: int, k: int) -> tuple[str, ...]:
+    """The parts of a weight [rows, k] in operand order."""
+    return tuple(FORMATS[format].parts(rows, k)) if format in FORMATS else (DENSE,)
+
+
+def activate(gate: jax.Array, up: jax.Array, activation: str, limit: float) -> jax.Array:
+    """What becomes of the two matmuls' results; see the module's text."""
+    if activation == "silu":
+        return jax.nn.silu(gate) * up
+    if activation == "gelu":
+        return jax.nn.gelu(gate, approximate=True) * up
+    gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+    return gate * jax.nn.sigmoid(ALPHA * gate) * (up + 1.0)
+
+
+def _rows_of_experts(
+    x: jax.Array, expert: jax.Array, experts: int, n: int, parts: Sequence[jax.Array], format: str
+) -> jax.Array:
+    """x float32 [P, K], row s times the weight of expert[s] -> [P, N]; one expert's weight decoded at a time."""
+    names = part_names(format, n, x.shape[1])
+
+    def row(operands: tuple[jax.Array, jax.Array]) -> jax.Array:
+        one, e = operands
+        own = {
+            name: jnp.take(part.reshape(experts, part.shape[0] // experts, -1), e, axis=0, mode="clip")
+            for name, part in zip(names, parts, strict=True)
+        }
+        weight = dequantize(FORMATS[format], own) if format in FORMATS else own[DENSE].astype(jnp.float32)
+        return jnp.einsum("k,nk->n", one, weight, precision=jax.lax.Precision.HIGHEST)
+
+    return jax.lax.map(row, (x, expert))
+
+
+def reference_gate_up(
+    x: jax.Array,
+    expert: jax.Array,
+    order: jax.Array,
+    offsets: jax.Array,
+    tiles: jax.Array,  # noqa: ARG001
+    *weights: jax.Array,
+    format: str,
+    k: int,
+    activation: str,
+    limit: float,
+    biased: bool,
+) -> jax.Array:
+    """The semantics in plain jnp."""
+    experts = offsets.shape[0] - 1
+    n = weights[0].shape[0] // experts
+    count = len(part_names(format, n, x.shape[1]))
+    rows = jnp.take(x, order // k, axis=0, mode="clip")
+    gate = _rows_of_experts(rows, expert, experts, n, weights[:count], format)
+    up = _rows_of_experts(rows, expert, experts, n, weights[count : 2 * count], format)
+    if biased:
+        gate = gate + jnp.take(weights[2 * count], expert, axis=0, mode="clip")
+        up = up + jnp.take(weights[2 * count + 1], expert, axis=0, mode="clip")
+    return activate(gate, up, activation, limit)
+
+
+def reference_down(
+    h: jax.Array,
+    weights: jax.Array,
+    places: jax.Array,
+    expert: jax.Array,
+    order: jax.Array,  # noqa: ARG001
+    offsets: jax.Array,
+    tiles: jax.Array,  # noqa: ARG001
+    *parts: jax.Array,
+    format: str,
+    k: int,  # noqa: ARG001
+    biased: bool,
+) -> jax.Array:
+    """The semantics in plain jnp."""
+    experts = offsets.shape[0] - 1
+    n = parts[0].shape[0] // experts
+    count = len(part_names(format, n, h.shape[1]))
+    down = _rows_of_experts(h, expert, experts, n, parts[:count], format)
+    if biased:
+        down = down + jnp.take(parts[count], expert, axis=0, mode="clip")
+    down = jnp.where((expert < experts)[:, None], down, 0.0)  # rows of no expert hold anything, and 0 * NaN is NaN
+    of_token = jnp.take(down, places, axis=0, mode="clip")  # [T, k, N]
+    return (of_token * weights[..., None]).sum(axis=1)
+
+
+_gate_up = jax.lax.composite(reference_gate_up, name=GATE_UP)
+_down = jax.lax.composite(reference_down, name=DOWN)
+
+
+def moe_gate_up(
+    x: jax.Array,
+    routing: Routing,
+    gate: Mapping[str, jax.Array],
+    up: Mapping[str, jax.Array],
+    biases: Sequence[jax.Array] = (),
+    *,
+    format: str,
+    activation: str = "silu",
+    limit: float = 0.0,
+) -> jax.Array:
+    """x float32 [T, K], parts of gate and up [E * N, K], biases () or two [E, N] -> h float32 [P, N], sorted."""
+    names = part_names(format, next(iter(gate.values())).shape[0], x.shape[1])
+    return _gate_up(
+        x,
+        routing.expert,
+        routing.order,
+        routing.offsets,
+        routing.tiles,
+        *(part[name] for part in (gate, up) for name in names),
+        *biases,
+        format=format,
+        k=routing.ids.shape[1],
+        activation=activation,
+        limit=limit,
+        biased=bool(biases),
+    )
+
+
+def moe_down(
+    h: jax.Array,
+    routing: Routing,
+    down: Mapping[str, jax.Array],
+    biases: Sequence[jax.Array] = (),
+    *,
+    format: str,
+) -> jax.Array:
+    """h float32 [P, K] of `moe_gate_up`, parts of down [E * N, K], biases () or one [E, N] -> y float32 [T, N]."""
+    names = part_names(format, next(iter(down.values())).shape[0], h.shape[1])
+    return _down(
+        h,
+        routing.weights,
+        routing.places,
+        routing.expert,
+        routing.order,
+        routing.offsets,
+        routing.tiles,
+        *(down[name] for name in names),
+        *biases,
+        format=format,
+        k=routing.ids.shape[1],
+        biased=bool(biases),
+    )

@@ -1,0 +1,179 @@
+"""The CPU kernels of a mixture of experts against the ops' references, and those against plain numpy."""
+
+from __future__ import annotations
+
+import ctypes
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expert_weights, named, route_logits
+
+from strixhlo.custom_kernels.cpu.direct import run_launches
+from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
+from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.custom_kernels.ops.moe_matmul import activate, part_names
+from strixhlo.custom_kernels.ops.moe_route import RESULTS
+from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
+
+DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int8": "i8"}
+
+
+def types(*arrays: np.ndarray) -> list[tuple[tuple[int, ...], str]]:
+    return [(a.shape, DTYPES[str(a.dtype)]) for a in arrays]
+
+
+def route(kernels: ctypes.CDLL, attributes: dict, *operands: np.ndarray) -> dict[str, np.ndarray]:
+    lowering = moe_route(attributes, types(*operands))
+    assert lowering
+    buffers = dict(zip(lowering.operands, operands, strict=True))
+    run_launches(kernels, lowering.launches, buffers)
+    return {name: buffers[name] for name in RESULTS}
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "steps", "one"])
+@pytest.mark.parametrize("case", ROUTES)
+def test_routing(kernels: ctypes.CDLL, case: str, kind: str) -> None:
+    attributes, experts = ROUTES[case]
+    attributes = DEFAULTS | attributes
+    for tokens in (1, 3, 21):
+        logits = route_logits(kind, tokens, experts)
+        positions = np.arange(tokens, dtype=np.int32)
+        positions[2::5] = -1
+        operands = [logits, positions]
+        if case.startswith(("sigmoid", "512")):
+            attributes = attributes | {"biased": True}
+            operands.append(np.linspace(-0.4, 0.5, experts, dtype=np.float32))
+        got = route(kernels, attributes, *operands)
+        want = dict(zip(RESULTS, route_reference(*map(jnp.asarray, operands), **attributes), strict=True))
+        for name in RESULTS:
+            if name == "weights":
+                np.testing.assert_allclose(got[name], want[name], rtol=2e-5, atol=1e-7)
+            else:
+                np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+        assert (got["ids"][2::5] == experts).all()
+
+
+def test_reference_of_the_routing() -> None:
+    """The reference itself: numpy's stable sort by falling score, and what the sorted order means."""
+    logits = route_logits("steps", 19, 40)
+    positions = np.arange(19, dtype=np.int32)
+    positions[4] = -1
+    attributes = DEFAULTS | {"k": 5, "normalize": True, "scale": 2.0}
+    results = jax.jit(lambda *o: route_reference(*o, **attributes))(logits, positions)
+    got = dict(zip(RESULTS, map(np.asarray, results), strict=True))
+    scores = np.exp(logits.astype(np.float64))
+    scores /= scores.sum(1, keepdims=True)
+    for t in range(19):
+        if t == 4:
+            continue
+        ids = np.argsort(-logits[t], kind="stable")[:5]
+        np.testing.assert_array_equal(got["ids"][t], ids)
+        np.testing.assert_allclose(got["weights"][t], 2 * scores[t, ids] / scores[t, ids].sum(), rtol=1e-5)
+    flat = got["ids"].reshape(-1)
+    np.testing.assert_array_equal(got["order"], np.argsort(flat, kind="stable"))
+    np.testing.assert_array_equal(got["expert"], np.sort(flat))
+    np.testing.assert_array_equal(got["offsets"], np.searchsorted(np.sort(flat), np.arange(41)))
+    rows = [(s, min(16, got["offsets"][e + 1] - s)) for s in got["tiles"] if s >= 0 for e in [got["expert"][s]]]
+    assert sum(count for _, count in rows) == 18 * 5
+    assert [s for s, _ in rows] == [0, *np.cumsum([count for _, count in rows])[:-1]]
+
+
+def test_more_experts_than_the_kernel_takes_have_no_kernel() -> None:
+    assert moe_route(DEFAULTS | {"k": 2}, [((1, 513), "f32"), ((1,), "i32")]) is None
+
+
+def problem(format: str, tokens: int, biased: bool, kind: str = "random") -> dict[str, np.ndarray]:
+    experts, k = 8, 3
+    columns, inner = (256, 256) if format in FORMATS and FORMATS[format].super_group else (96, 64)
+    rng = np.random.default_rng(tokens)
+    positions = np.arange(tokens, dtype=np.int32)
+    positions[3::7] = -1
+    attributes = DEFAULTS | {"k": k, "normalize": True}
+    results = route_reference(jnp.asarray(route_logits(kind, tokens, experts)), jnp.asarray(positions), **attributes)
+    values = {name: np.asarray(value) for name, value in zip(RESULTS, results, strict=True)}
+    values["x"] = rng.standard_normal((tokens, columns), np.float32)
+    weights = {
+        name: expert_weights(format, experts, *shape, seed=seed)
+        for seed, (name, shape) in enumerate(
+            {"gate": (inner, columns), "up": (inner, columns), "down": (columns, inner)}.items()
+        )
+    }
+    for name, weight in weights.items():
+        values |= named(name, format, weight)
+        values[f"{name}_values"] = weight.values.astype(np.float64)
+        width = weight.values.shape[1]
+        values[f"{name}_bias"] = rng.standard_normal((experts, width), np.float32) * np.float32(biased)
+    values["bias"] = values["down_bias"]
+    return values
+
+
+def expected(v: dict[str, np.ndarray], activation: str, limit: float) -> np.ndarray:
+    y = np.zeros((len(v["x"]), v["down_values"].shape[1]))
+    for t, ids in enumerate(v["ids"]):
+        for e, weight in zip(ids, v["weights"][t], strict=True):
+            if e == 8:
+                continue
+            x = v["x"][t].astype(np.float64)
+            gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
+            h = np.asarray(activate(jnp.float32(gate), jnp.float32(up), activation, limit)).astype(np.float64)
+            y[t] += weight * (v["down_values"][e] @ h + v["down_bias"][e])
+    return y
+
+
+def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict) -> np.ndarray:
+    values = dict(v)
+    down_attributes = {name: attributes[name] for name in ("format", "k", "biased")}
+    format, biased = attributes["format"], attributes["biased"]
+    for rule, own in ((moe_gate_up, attributes), (moe_down, down_attributes)):
+        names = ("x", "expert", "order", "offsets", "tiles", "gate", "up", *(("gate_bias", "up_bias") * biased))
+        if rule is moe_down:
+            names = ("h", "weights", "places", "expert", "order", "offsets", "tiles", "down", *(("bias",) * biased))
+        parts = part_names(format, *v["gate_values"].shape[1:])
+        flat = [f"{n}.{p}" for n in names for p in (parts if n in ("gate", "up", "down") else ("",))]
+        operand_types = [
+            (values[n.removesuffix(".")].shape, DTYPES.get(str(values[n.removesuffix(".")].dtype), "i32")) for n in flat
+        ]
+        lowering = rule(own, operand_types)
+        assert lowering and lowering.operands == tuple(n.removesuffix(".") for n in flat)
+        for launch in lowering.launches:  # intermediate buffers start as NaN: what is not computed must not be read
+            for output in launch.outputs:
+                values[output.name] = np.full(output.shape, np.nan, np.float32)
+        run_launches(kernels, lowering.launches, values)
+    return values["y"]
+
+
+@pytest.mark.parametrize("format", [*FORMATS, *DENSE_DTYPES])
+def test_every_format(kernels: ctypes.CDLL, format: str) -> None:
+    for tokens in (1, 4, 43):
+        v = problem(format, tokens, biased=tokens == 4)
+        attributes = {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": tokens == 4}
+        y, want = run_moe(kernels, v, attributes), expected(v, "silu", 0.0)
+        assert np.linalg.norm(y - want) < 2e-5 * np.linalg.norm(want), tokens
+        assert (y[3::7] == 0).all()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "clamped"])
+@pytest.mark.parametrize("kind", ["one", "equal", "steps"])
+def test_activations_and_crowded_experts(kernels: ctypes.CDLL, activation: str, kind: str) -> None:
+    v = problem("f32", 37, True, kind)
+    attributes = {"format": "f32", "k": 3, "activation": activation, "limit": 1.5, "biased": True}
+    y, want = run_moe(kernels, v, attributes), expected(v, activation, 1.5)
+    assert np.linalg.norm(y - want) < 2e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("format", ["f16", "q4_1"])
+def test_references_of_the_matmuls(format: str) -> None:
+    from strixhlo.custom_kernels.ops.moe_matmul import reference_down, reference_gate_up
+
+    v = problem(format, 5, True)
+    names = part_names(format, *v["gate_values"].shape[1:])
+    routed = [v[n] for n in ("expert", "order", "offsets", "tiles")]
+    gate, up, down = ([v[f"{w}.{n}"] for n in names] for w in ("gate", "up", "down"))
+    how = {"format": format, "k": 3, "biased": True}
+    gate_up = jax.jit(lambda *o: reference_gate_up(*o, **how, activation="silu", limit=0.0))
+    h = gate_up(v["x"], *routed, *gate, *up, v["gate_bias"], v["up_bias"])
+    y = jax.jit(lambda *o: reference_down(*o, **how))(h, v["weights"], v["places"], *routed, *down, v["bias"])
+    want = expected(v, "silu", 0.0)
+    assert np.linalg.norm(y - want) < 1e-5 * np.linalg.norm(want)

@@ -1,0 +1,75 @@
+"""Mixture-of-experts problems that the kernel tests of every target share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
+from strixhlo.custom_kernels.ops.moe_matmul import part_names
+
+DENSE_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+# attributes of moe_route, experts
+ROUTES: dict[str, tuple[dict, int]] = {
+    "softmax": ({"k": 2, "scoring": "softmax", "normalize": False}, 8),
+    "softmax, normalized": ({"k": 8, "scoring": "softmax", "normalize": True, "scale": 1.5}, 60),
+    "softmax of the selected": ({"k": 4, "scoring": "selected"}, 32),
+    "sigmoid, groups": ({"k": 4, "scoring": "sigmoid", "normalize": True, "groups": 4, "group_k": 2, "scale": 2.5}, 32),
+    "softmax, groups by their best": ({"k": 3, "groups": 8, "group_k": 3, "group_top": 1}, 40),
+    "512 experts, top 10": ({"k": 10, "normalize": True}, 512),
+    "sigmoid, one expert": ({"k": 1, "scoring": "sigmoid"}, 16),
+    "all 16 of 16": ({"k": 16, "scoring": "selected"}, 16),
+}
+DEFAULTS = {
+    "scoring": "softmax", "normalize": False, "scale": 1.0, "groups": 1, "group_k": 1, "group_top": 2, "biased": False,
+}  # fmt: skip
+
+
+def route_logits(kind: str, tokens: int, experts: int) -> np.ndarray:
+    """Router logits: random, all equal, in few steps (many equal scores), or all tokens to the same experts."""
+    rng = np.random.default_rng([tokens, experts])
+    if kind == "equal":
+        return np.full((tokens, experts), 0.25, np.float32)
+    if kind == "steps":
+        return rng.integers(-2, 3, (tokens, experts)).astype(np.float32)
+    if kind == "one":
+        return np.broadcast_to(np.arange(experts, dtype=np.float32)[::-1] * 0.1, (tokens, experts)).copy()
+    return rng.standard_normal((tokens, experts), np.float32) * 3
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """All experts' rows of one weight: its parts by name, and its values float32 [E, N, K]."""
+
+    parts: dict[str, np.ndarray]
+    values: np.ndarray
+
+
+def expert_weights(format: str, experts: int, n: int, k: int, seed: int) -> ExpertWeights:
+    """Random experts in any format: ordinary scales, every code."""
+    rng = np.random.default_rng(seed)
+    if format in DENSE_DTYPES:
+        stored = rng.standard_normal((experts * n, k), np.float32).astype(DENSE_DTYPES[format])
+        return ExpertWeights({"dense": stored}, stored.astype(np.float32).reshape(experts, n, k))
+    parts = {}
+    for name, (shape, dtype) in FORMATS[format].parts(experts * n, k).items():
+        if np.issubdtype(dtype, np.integer):
+            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+            if name == "scale" and format.startswith(("mx", "nv")):
+                low, high = (118, 124) if format.startswith("mx") else (40, 70)  # E8M0, E4M3 near one
+            parts[name] = rng.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
+        else:
+            parts[name] = (rng.standard_normal(shape) * 0.05).astype(dtype)
+    values = np.asarray(dequantize(FORMATS[format], {p: jnp.asarray(v) for p, v in parts.items()}))
+    return ExpertWeights(parts, values.reshape(experts, n, k))
+
+
+def named(prefix: str, format: str, weight: ExpertWeights) -> dict[str, np.ndarray]:
+    """The parts under the names that launches use; bfloat16 as its bits."""
+    n, k = weight.values.shape[1:]
+    arrays = {f"{prefix}.{name}": weight.parts[name] for name in part_names(format, n, k)}
+    return {name: a.view(np.int16) if a.dtype == ml_dtypes.bfloat16 else a for name, a in arrays.items()}
