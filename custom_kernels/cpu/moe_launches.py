@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..ops.formats_gguf import GGUF_FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import RESULTS, result_shapes
@@ -12,6 +13,12 @@ from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_wor
 
 SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_EXPERTS = 512
+DENSE = ("f32", "f16", "bf16")
+
+
+def _has_kernel(format: str) -> bool:
+    """Whether `strixhlo_moe_rows_<format>` exists: dense weights, and GGUF's formats of 4 bits or more."""
+    return format in DENSE or (format in GGUF_FORMATS and GGUF_FORMATS[format].bits >= 4)
 
 
 def _row_tile(rows: int) -> int:
@@ -34,11 +41,11 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
 
 
 def _rows(
-    format: str, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, one_row: bool = False
+    format: str, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, stride: int
 ) -> Launch:
-    """x sorted [pairs, k] (or one row that all share) times each row's expert -> [pairs, n]."""
+    """x sorted [pairs, k] (stride 0: one row that all share) times each row's expert -> [pairs, n]."""
     tile_n = rows_per_workgroup(n)
-    scalars = (k, 0 if one_row else k, experts, n, tile_n)
+    scalars = (k, stride, experts, n, tile_n)
     output = Output(out, (pairs, n), "f32")
     return Launch(f"strixhlo_moe_rows_{format}", inputs, (output,), scalars, _ceil_div(n, tile_n))
 
@@ -47,6 +54,8 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering 
     """Gather the rows (unless there is only one token), both matmuls, the activation."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
+    if not _has_kernel(format):
+        return None
     n = types[5][0][0] // experts
     names = part_names(format, n, columns)
     gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
@@ -59,15 +68,15 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering 
         inputs = ("x", "order", "offsets")
         scalars = (k, columns, experts, tile)
         launches = (Launch("strixhlo_moe_gather", inputs, gathered, scalars, _ceil_div(pairs, tile)),)
-    shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns, "one_row": t == 1}
+    shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns, "stride": columns if t > 1 else 0}
     launches += tuple(
         _rows(format, (x, "offsets", *parts), out, **shape) for parts, out in ((gate, "gate"), (up, "up"))
     )
     tile = _row_tile(pairs)
-    inputs = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
+    merged = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
     how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]), int(biased))
     activated = (Output("h", (pairs, n), "f32"),)
-    launches += (Launch("strixhlo_moe_activate", inputs, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
+    launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
     return Lowering(("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases), launches, ("h",))
 
 
@@ -75,10 +84,12 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | N
     """The matmul over sorted rows, then the weighted sum of each token's experts."""
     (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
     format, biased = attributes["format"], attributes["biased"]
+    if not _has_kernel(format):
+        return None
     n = types[7][0][0] // experts
     parts = tuple(f"down.{name}" for name in part_names(format, n, columns))
     bias = ("bias",) if biased else ()
-    rows = _rows(format, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns)
+    rows = _rows(format, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns, stride=columns)
     tile = _row_tile(t)
     inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
     combined = (Output("y", (t, n), "f32"),)

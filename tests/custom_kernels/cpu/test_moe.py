@@ -12,11 +12,12 @@ from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expert_weights, named, rou
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
-from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
 from strixhlo.custom_kernels.ops.moe_matmul import activate, part_names
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
+KERNEL_FORMATS = [name for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4]
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int8": "i8"}
 
 
@@ -84,9 +85,15 @@ def test_more_experts_than_the_kernel_takes_have_no_kernel() -> None:
     assert moe_route(DEFAULTS | {"k": 2}, [((1, 513), "f32"), ((1,), "i32")]) is None
 
 
+def test_a_format_without_a_kernel_has_no_lowering() -> None:
+    types = [((1, 64), "f32"), ((2,), "i32"), ((2,), "i32"), ((9,), "i32"), ((2,), "i32"), ((256, 32), "i8")]
+    attributes = {"format": "mxfp4", "k": 2, "activation": "silu", "limit": 0.0, "biased": False}
+    assert moe_gate_up(attributes, types) is None
+
+
 def problem(format: str, tokens: int, biased: bool, kind: str = "random") -> dict[str, np.ndarray]:
     experts, k = 8, 3
-    columns, inner = (256, 256) if format in FORMATS and FORMATS[format].super_group else (96, 64)
+    columns, inner = (256, 256) if format in GGUF_FORMATS and GGUF_FORMATS[format].super_group else (96, 64)
     rng = np.random.default_rng(tokens)
     positions = np.arange(tokens, dtype=np.int32)
     positions[3::7] = -1
@@ -144,7 +151,7 @@ def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict) ->
     return values["y"]
 
 
-@pytest.mark.parametrize("format", [*FORMATS, *DENSE_DTYPES])
+@pytest.mark.parametrize("format", [*KERNEL_FORMATS, *DENSE_DTYPES])
 def test_every_format(kernels: ctypes.CDLL, format: str) -> None:
     for tokens in (1, 4, 43):
         v = problem(format, tokens, biased=tokens == 4)
