@@ -196,7 +196,7 @@ def run(
             click.echo(piece, nl=False)
 
     with (
-        Program(opened, target, threads, parse_size(memory_budget) if memory_budget else None) as program,
+        Program(opened, target, threads, None if memory_budget is None else parse_size(memory_budget)) as program,
         closing(Engine(program)) as engine,
     ):
         result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
@@ -254,8 +254,8 @@ def generation_record(prompt: Sequence[int], result: Any) -> dict[str, Any]:
 @click.option("--memory", is_flag=True, help="What it needs, line by line, and whether this or a named machine has it.")
 @click.option("--machine", multiple=True, help="With --memory: a machine by name, in place of this one; `all` is all.")
 @click.option("--target", help="With --memory: the compiled program. Default: cpu; rocm for a named machine.")
-@click.option("--context", type=click.IntRange(min=1), help="With --memory: positions of each sequence.")
-@click.option("--parallel", type=click.IntRange(min=1), default=1, help="With --memory: sequences at a time.")
+@click.option("--context", type=click.IntRange(1, 1 << 30), help="With --memory: positions of each sequence.")
+@click.option("--parallel", type=click.IntRange(1, 1 << 20), default=1, help="With --memory: sequences at a time.")
 @click.option("--memory-budget", help="With --memory: hold it against this, such as 24G.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: Any) -> None:
@@ -263,6 +263,8 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
     from .inspection import bundle_record, bundle_table, verify_bundle
 
     opened = open_bundle(bundle)
+    if budget["machine"] and not memory:
+        raise StrixhloError("--machine says against what to hold the memory that it needs; add --memory")
     if memory:
         from .memory_table import show_budgets
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .command_group import Output, Progress
+from .errors import StrixhloError
 from .progress import spinner
 from .replacement import atomic_write
 
@@ -42,6 +43,10 @@ def doctor(no_self_test: bool, record: Path | None, replay: Path | None, as_json
     from .runtime.doctor import machine_checks, self_tests
     from .runtime.machine_record import read_machine, record_machine
 
+    if replay and record:
+        raise StrixhloError("--record is of this machine, --replay looks at another one; leave one of them out")
+    if record and not record.name:
+        raise StrixhloError("--record needs the name of a file")
     if replay:
         with tempfile.TemporaryDirectory(prefix="strixhlo-replay-") as folder:
             read_machine(replay, Path(folder))

@@ -15,7 +15,7 @@ from .errors import StrixhloError
 from .runtime.device_pool import device_pool
 from .runtime.machines import MACHINES, machine_pool
 from .runtime.memory import Budget, budget_record, memory_budget
-from .runtime.program import read_build
+from .runtime.program import built_target, read_build
 from .runtime.sizes import parse_size, size
 
 
@@ -33,8 +33,10 @@ def show_budgets(
     for name in names:
         if name not in MACHINES:
             raise StrixhloError(f"machine {name!r} is not known; choose one of {', '.join(MACHINES)}, or all")
-    limit = parse_size(memory_budget) if memory_budget else None
-    found = budgets(bundle, target or ("rocm" if names else "cpu"), names, limit, context, parallel)
+    limit = None if memory_budget is None else parse_size(memory_budget)
+    found = budgets(
+        bundle, target if target is not None else ("rocm" if names else "cpu"), names, limit, context, parallel
+    )
     if as_json:
         click.echo(json.dumps({name: budget_record(budget) for name, budget in found.items()}, indent=1))
     else:
@@ -48,8 +50,11 @@ def budgets(
 
     The machines named are AMD's, so `target` is then rocm, whether the bundle is compiled for it or not.
     """
+    target = built_target(bundle, target)
     build = read_build(bundle, target) if bundle.target_dir(target).is_dir() else None
     kind = target.partition(":")[0]
+    if machines and kind != "rocm":
+        raise StrixhloError(f"--machine names AMD GPUs: --target {target} does not run there; leave one of them out")
     pools = {name: machine_pool(name) for name in machines} or {"this machine": device_pool(kind)}
     return {
         name: memory_budget(bundle.manifest, build, kind, pool, limit=limit, context=context, parallel=parallel)

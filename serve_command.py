@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .bundle import open_bundle
 from .command_group import Progress
 from .errors import StrixhloError
+from .runtime.sizes import parse_size, size
+
+if TYPE_CHECKING:
+    from .runtime.program import Program
 
 stderr = Progress()
 
@@ -51,7 +57,6 @@ def serve(
     from .runtime.server.run import allowed_hosts, listen
     from .runtime.server.run import serve as run_server
     from .runtime.server.served import ServedModel
-    from .runtime.sizes import parse_size, size
     from .runtime.tokenizer import load_tokenizer
 
     if "" in api_key:
@@ -66,7 +71,7 @@ def serve(
             name = opened.manifest.name
             if name in models:
                 raise StrixhloError(f"{path}: a model named {name!r} is already served; export it under another name")
-            limit = parse_size(memory_budget) if memory_budget else None
+            limit = None if memory_budget is None else parse_size(memory_budget)
             program = stack.enter_context(Program(opened, target, threads, limit))
             engine = stack.enter_context(closing(BatchEngine(program)))
             tokenizer = load_tokenizer(path)
@@ -76,6 +81,7 @@ def serve(
             scheduler = stack.enter_context(closing(made))
             models[name] = ServedModel(name, tokenizer, opened.manifest.context, parallel, scheduler)
             programs.append(program)
+            _require_fit_together(programs)
             left = "" if program.budget.left is None else f", {size(program.budget.left)} left"
             stderr.print(f"{name}: {size(program.budget.needed)} planned{left}", soft_wrap=True)
         hosts = allowed_hosts(host)
@@ -88,3 +94,14 @@ def serve(
         run_server(create_app(models, settings), bound, drain_seconds=drain_seconds, ready=ready)
         for name, program in zip(models, programs, strict=True):
             stderr.print(f"{name}: memory peak {program.peak()}", soft_wrap=True)
+
+
+def _require_fit_together(programs: Sequence[Program]) -> None:
+    """Each program was held against what the device has left; their sum is held against it here."""
+    amount = programs[0].budget.amount
+    needed = sum(program.budget.needed for program in programs)
+    if amount is not None and needed > amount:
+        raise StrixhloError(
+            f"{len(programs)} models need {size(needed)} together where {programs[0].budget.source} leaves"
+            f" {size(amount)}; serve fewer of them, or export with a smaller --context"
+        )

@@ -128,25 +128,48 @@ def read_machine(path: Path, folder: Path) -> dict[str, Any]:
     """
     try:
         record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StrixhloError(f"{path}: cannot be read ({error})") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise StrixhloError(f"{path}: is not a record of `strixhlo doctor --record`")
     files, links = record.get("files", {}), record.get("links", {})
+    if not isinstance(files, dict) or not isinstance(links, dict) or files.keys() & links.keys():
+        raise StrixhloError(f"{path}: is not a whole record: files and links must be objects that share no name")
     for name, text in {**files, **links}.items():
         if not isinstance(text, str) or not _inside(name) or (name in links and not _inside(name, text)):
             raise StrixhloError(f"{path}: {name!r} leads out of the record")
-    for name, target in links.items():
-        link = folder / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
-    for name, text in files.items():
-        file = folder / name
-        if not file.parent.resolve().is_relative_to(folder.resolve()):
-            raise StrixhloError(f"{path}: {name!r} leads out of the record")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n", "utf-8")
+    name = ""
+    try:
+        for name, target in links.items():
+            _lay_out(folder, name).symlink_to(target)
+        for name in links:
+            _require_below(folder, folder / name)  # also when it leads through other links
+        for name, text in files.items():
+            _lay_out(folder, name).write_text(text + "\n", "utf-8")
+    except _LeadsOut:
+        raise StrixhloError(f"{path}: {name!r} leads out of the record") from None
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that no file can have, ...
+        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise StrixhloError(f"{path}: {name!r:.80} cannot be laid out ({reason})") from None
     return record
+
+
+class _LeadsOut(Exception):
+    """A path of a record is not below the folder."""
+
+
+def _require_below(folder: Path, path: Path) -> None:
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise _LeadsOut
+
+
+def _lay_out(folder: Path, name: str) -> Path:
+    """The path of a new file or link of the record, its folder made, both below `folder` once links are followed."""
+    path = folder / name
+    _require_below(folder, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _require_below(folder, path)
+    return path
 
 
 def _inside(name: str, target: str = "") -> bool:

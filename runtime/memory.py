@@ -122,13 +122,19 @@ def call_bytes(manifest: Manifest, build: Build | None) -> tuple[int, int, str]:
         return largest["transient_bytes"], largest["result_bytes"], "of the largest call, as compiled"
     rows = max(e.rows for e in manifest.entry_points.values())
     results = max(
-        math.prod(o.shape) * DTYPE_BYTES[o.dtype]
+        sum(
+            _aligned(math.prod(o.shape) * DTYPE_BYTES[o.dtype]) for o in e.outputs[:-2]
+        )  # the last two are the KV pools
         for e in manifest.entry_points.values()
-        for o in e.outputs[:-2]  # the last two are the KV pools
     )
     hidden = _largest_config(manifest.config, "hidden_size", default=manifest.kv_cache.width)
     feed_forward = _largest_config(manifest.config, "intermediate_size", default=4 * hidden)
     return 4 * rows * (8 * hidden + 4 * feed_forward), results, "estimated: not compiled for this target"
+
+
+def _aligned(nbytes: int) -> int:
+    """IREE lays the results of a call out at multiples of 64 bytes."""
+    return math.ceil(nbytes / 64) * 64
 
 
 def _largest_config(config: dict[str, Any], key: str, default: int) -> int:

@@ -9,7 +9,7 @@ from ..errors import StrixhloError
 GIB = 1 << 30
 MIB = 1 << 20
 _UNITS = {"": 1, "k": 10, "m": 20, "g": 30, "t": 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

@@ -283,3 +283,35 @@ def test_command(tmp_path: Path) -> None:
     failing["links"] = json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())["links"]
     record.write_text(json.dumps(failing))
     assert "/dev/kfd" in strixhlo("--replay", str(record), code=1).stdout
+
+
+@pytest.mark.parametrize(
+    ("links", "files"),
+    [
+        ({"d/e/f/up": "../../..", "l": "d/e/f/up/../../out"}, {"l": "by a stranger"}),  # a link through another link
+        ({"d/e/f/up": "../../..", "l": "d/e/f/up/../../out"}, {}),
+        ({"d": "e"}, {"d": "both a link and a file"}),
+        ({"l": "l"}, {"l/x": "a loop"}),
+        ({}, {"a": "1", "a/b": "a file in a file"}),
+        ({}, {"a\0b": "1"}),
+        ({}, {"\ud800": "1"}),
+        ({}, [1, 2]),
+        ([], {}),
+        ({"a": ""}, {}),
+    ],
+)
+def test_a_record_cannot_write_elsewhere(tmp_path: Path, links: object, files: object) -> None:
+    folder, out = tmp_path / "a" / "b" / "root", tmp_path / "out"
+    folder.mkdir(parents=True)
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps({"format": FORMAT, "links": links, "files": files}))
+    with pytest.raises(StrixhloError, match=r"record\.json"):
+        read_machine(file, folder)
+    assert not out.exists() and not (folder.parent.parent / "out").exists() and not (folder.parent / "out").exists()
+
+
+def test_render_nodes_of_other_makers_are_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    (tmp_path / "dev/dri/renderD128").touch()
+    (found,) = device_file_checks(tmp_path, (), lambda _path, _mode: True)
+    assert found.status == "skip"

@@ -43,7 +43,7 @@ def test_the_sum(tiny: Bundle) -> None:
     assert list(items) == ["weights", "KV cache", "temporaries", "results", "reserve"]
     assert items["weights"] == tiny.weights.stat().st_size
     assert items["KV cache"] == tiny.manifest.kv_cache.bytes == 2 * 2 * 256 * 32 * 2
-    assert items["results"] == 128 * 320 * 4  # the logits of score_128
+    assert items["results"] == 128 * 320 * 4 + 128 * 4  # the logits and tokens of score_128
     assert found.needed == sum(items.values()) and found.left == GIB - found.needed and found.fits
 
 
@@ -69,7 +69,11 @@ def test_one_error_with_the_sum_and_what_would_fit(tiny: Bundle) -> None:
         assert word in message
     assert "a context of 32 (export --context)" in message and "slots of" not in message
     roomy = budget(tiny, rest + 2 * need["KV cache"], parallel=4, context=256)
-    assert roomy.fitting == ("a context of 128 (export --context)", "2 slots of 256 positions")
+    assert roomy.fitting == (
+        "a context of 128 (export --context)",
+        "2 slots of 256 positions",
+        "a KV cache in fp8 (export --kv-dtype fp8)",
+    )
     for context, parallel in ((128, 4), (256, 2)):
         assert budget(tiny, rest + 2 * need["KV cache"], context=context, parallel=parallel).fits
 

@@ -12,6 +12,7 @@ import pytest
 
 from strixhlo.custom_kernels import toolchain
 from strixhlo.custom_kernels.cpu.launches import (
+    argmax_launches,
     attention_launches,
     dense_matmul_launches,
     kv_append_launches,
@@ -35,7 +36,7 @@ def all_symbols() -> set[str]:
     ]
     for dtype in ("f32", "f16", "bf16"):
         launches += dense_matmul_launches(dtype, 1, 16, 32)
-    for dtype in ("f32", "f16"):
+    for dtype in ("f32", "f16", "fp8"):
         launches += kv_append_launches(dtype, layers=1, layer=0, pool_rows=1, width=1, tokens=1)
         launches += attention_launches(
             dtype,
@@ -50,7 +51,13 @@ def all_symbols() -> set[str]:
             block_size=16,
             scale=1.0,
         )
-    return {launch.symbol for launch in launches}
+    launches += argmax_launches(1, 16)
+    moe = {f"strixhlo_moe_{name}" for name in ("route", "gather", "activate", "combine")}
+    moe |= {
+        f"strixhlo_moe_rows_{name}"
+        for name in ("f32", "f16", "bf16", *(n for n, f in GGUF_FORMATS.items() if f.bits >= 4))
+    }
+    return moe | {launch.symbol for launch in launches}
 
 
 def test_object_needs_nothing_and_holds_every_kernel() -> None:
