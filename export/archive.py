@@ -11,13 +11,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 from ..bundle import ALIGNMENT, Parameter
+from .checkpoint.place import Place
 
 PAGE = 4096
 # our dtype -> (safetensors name, numpy dtype)
@@ -32,10 +33,15 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class ArchiveGroup:
-    """Tensors that are read together (the parts of one weight): name -> shape and dtype; `read` is called once."""
+    """Tensors that are read together (the parts of one weight): name -> shape and dtype; `read` is called once.
+
+    places: where tensors lie in a file exactly as the archive stores them; those are copied in pieces. `read` is not
+    called when all tensors have a place.
+    """
 
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     read: Callable[[], Mapping[str, np.ndarray]]
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -103,14 +109,22 @@ def _pieces(
     yield memoryview(header)
     position = 0
     for group in groups:
-        arrays = group.read()
+        arrays = {} if group.tensors.keys() <= group.places.keys() else group.read()
         for name, (shape, dtype) in group.tensors.items():
-            array = np.ascontiguousarray(arrays[name])
-            if array.shape != shape or array.dtype != DTYPES[dtype][1]:
-                raise ValueError(f"{name}: read {array.dtype}{array.shape}, planned {dtype}{shape}")
             if offsets[name] > position:
                 yield memoryview(bytes(offsets[name] - position))
-            yield memoryview(array.reshape(-1).view(np.uint8).data)
-            position = offsets[name] + array.nbytes
+            position = offsets[name] + _nbytes(shape, dtype)
+            if name in group.places:
+                for piece in group.places[name].pieces():
+                    yield memoryview(piece)
+            else:
+                yield _bytes_of(name, arrays[name], shape, dtype)
     if position != size:
         raise ValueError(f"archive of {position} bytes, planned {size}")
+
+
+def _bytes_of(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> memoryview:
+    array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray makes a scalar a vector
+    if array.shape != shape or array.dtype != DTYPES[dtype][1]:
+        raise ValueError(f"{name}: read {array.dtype}{array.shape}, planned {dtype}{shape}")
+    return memoryview(array.reshape(-1).view(np.uint8).data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import jax
@@ -13,6 +13,7 @@ from ..custom_kernels.ops.formats import FORMATS
 from ..errors import StrixhloError
 from .archive import DTYPES, ArchiveGroup, dtype_name
 from .checkpoint.contents import Tensor
+from .checkpoint.place import Place
 from .layers.weights import DENSE, Weight
 
 DENSE_DTYPES = ("f32", "f16", "bf16")
@@ -26,6 +27,7 @@ class StoredWeight:
     columns: int
     parts: Mapping[str, tuple[tuple[int, ...], str]]
     read: Callable[[], Mapping[str, np.ndarray]]
+    places: Mapping[str, Place] = field(default_factory=dict)  # of parts whose bytes lie in the checkpoint as they are
 
     def traced(self) -> Weight:
         """Shapes in place of arrays, for tracing."""
@@ -37,6 +39,7 @@ class StoredWeight:
         return ArchiveGroup(
             {f"{name}.{part}": spec for part, spec in self.parts.items()},
             lambda: {f"{name}.{part}": array for part, array in self.read().items()},
+            {f"{name}.{part}": place for part, place in self.places.items()},
         )
 
 
@@ -58,17 +61,20 @@ def stored_weights(
 
 def _stored(tensor: Tensor, dtype: str) -> StoredWeight:
     if tensor.format in FORMATS:
-        rows, columns = tensor.shape
+        *lead, rows, columns = tensor.shape  # stacked experts have a leading dimension
         parts = FORMATS[tensor.format].parts(rows, columns)
-        specs = {name: (shape, tensor.part_dtypes.get(name, dtype_name(d))) for name, (shape, d) in parts.items()}
-        return StoredWeight(tensor.format, columns, specs, tensor.read)
+        specs = {
+            name: ((*lead, *shape), tensor.part_dtypes.get(name, dtype_name(d))) for name, (shape, d) in parts.items()
+        }
+        return StoredWeight(tensor.format, columns, specs, tensor.read, tensor.places)
     stored = "f32" if len(tensor.shape) < 2 else tensor.format if dtype == "auto" else dtype
 
     def read() -> dict[str, np.ndarray]:
         with np.errstate(over="ignore"):  # beyond float16's range: infinity, as every converter does
             return {DENSE: tensor.read()[DENSE].astype(DTYPES[stored][1])}
 
-    return StoredWeight(stored, tensor.shape[-1], {DENSE: (tensor.shape, stored)}, read)
+    places = tensor.places if stored == tensor.format else {}
+    return StoredWeight(stored, tensor.shape[-1], {DENSE: (tensor.shape, stored)}, read, places)
 
 
 def _constant(table: np.ndarray) -> Callable[[], Mapping[str, np.ndarray]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .place import Place
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -17,10 +19,11 @@ class Tensor:
     name: e.g. "model.layers.0.self_attn.q_proj.weight".
     shape: logical and row-major; a linear layer is [out, in].
     format: "f32", "f16", "bf16" or a key of custom_kernels.ops.formats.FORMATS.
-    read: the parts that formats.py names, or {"dense": array} (bf16 as ml_dtypes.bfloat16). A dense array may be a
-        read-only view of the mapped file.
+    read: the parts that formats.py names, or {"dense": array} (bf16 as ml_dtypes.bfloat16).
     part_dtypes: part name -> "f32", "f16" or "bf16", where a part is stored in another dtype than the format's own
         (scale and bias of affine formats).
+    places: part name -> where its bytes lie in the checkpoint exactly as the bundle stores them; parts that must be
+        converted are left out.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Tensor:
     format: str
     read: Callable[[], dict[str, np.ndarray]]
     part_dtypes: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from typing import Any
 from ...errors import StrixhloError
 
 # Kept from a multimodal configuration's outer level where the text model's own does not say otherwise.
-_OUTER_KEYS = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config")
+_OUTER_KEYS = (
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "quantization",
+    "quantization_config",
+)
 _TEXT_PREFIXES = (("language_model.", ""), ("model.language_model.", "model."))
 _OTHER_MODALITY = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_vision|embed_audio)\.")
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")  # in files of early Llama models; follows from the configuration
@@ -26,8 +33,6 @@ def normalized_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
         config = {key: config[key] for key in _OUTER_KEYS if key in config} | text
     else:
         config = dict(config)
-    if "quantization_config" in config or "quantization" in config:
-        raise StrixhloError(f"{path}: quantized safetensors are not supported yet; use the unquantized model or a GGUF")
     parameters = config.pop("rope_parameters", None)
     if parameters is not None:
         if not isinstance(parameters, dict):

@@ -85,8 +85,6 @@ def test_a_multimodal_configuration() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized safetensors"),
-        ({"quantization": {"bits": 4}}, "quantized safetensors"),
         ({"rope_parameters": {"linear_attention": {"rope_theta": 1e4}}}, "layer types"),
         (
             {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
