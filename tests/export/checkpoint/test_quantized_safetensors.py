@@ -16,6 +16,7 @@ import pytest
 import torch
 from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of
 from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
@@ -84,20 +85,23 @@ def compressed(form: str, **arguments: Any) -> Quantize:
 
     def quantize(weight: torch.Tensor) -> tuple[State, torch.Tensor]:
         n, k = weight.shape
-        width = {"channel": k, "tensor": k}.get(str(args.strategy.value), args.group_size or k)
+        width = {"channel": k, "tensor": k}.get(str(args.strategy), args.group_size or k)
         grouped = weight.reshape(n, k // width, width)
         low, high = grouped.amin(-1), grouped.amax(-1)
         state: State = {"weight": weight}
         global_scale = None
-        if args.strategy.value == "tensor":
+        if args.strategy == "tensor":
             low, high = weight.min().reshape(1), weight.max().reshape(1)
-        if args.strategy.value == "tensor_group":
+        if args.strategy == "tensor_group":
             global_scale = (448 * 6 / weight.abs().max()).reshape(1)
             state["weight_global_scale"] = global_scale
         scale, zero = calculate_qparams(low, high, args, global_scale)
         state |= {"weight_scale": scale, "weight_zero_point": zero}
         packed = compressor.compress(state, scheme)
         values = compressor.decompress(dict(packed), scheme)["weight"].float()
+        if global_scale is not None:  # the package multiplies in bfloat16 here
+            codes = unpack_fp4_from_uint8(packed["weight_packed"], n, k, torch.float32)
+            values = codes * (packed["weight_scale"].float() / global_scale).repeat_interleave(16, 1)
         return packed, values
 
     return quantize
@@ -188,7 +192,6 @@ FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
 FP8_TENSOR = FP8 | {"strategy": "tensor"}
 NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "scale_dtype": E4M3}
 MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8}
-NAMES = {"scale_dtype": str}
 
 
 def ct(form: str, arguments: dict[str, Any], ours: str) -> tuple[dict[str, Any], Quantize, str]:
