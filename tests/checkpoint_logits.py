@@ -66,8 +66,8 @@ def weights_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     return values
 
 
-def logits_of(source: Path) -> np.ndarray:
-    """float32 logits [24, VOCAB] of IDS, through the functions that the tracer traces."""
+def logits_of(source: Path, ids: np.ndarray = IDS) -> np.ndarray:
+    """float32 logits [24, vocabulary] of 24 token ids, through the functions that the tracer traces."""
     checkpoint = open_checkpoint(str(source))
     model = model_from_config(checkpoint.config)
     stored = stored_weights({n: checkpoint.tensors[n] for n, _ in model.shapes()}, model.tables(128), "auto")
@@ -79,11 +79,11 @@ def logits_of(source: Path) -> np.ndarray:
             p: (a.shape, a.dtype) for p, a in s.traced().parts.items()
         }, name
     pool = jnp.zeros((model.layers, 128, model.kv_heads * model.head_dim), jnp.float32)
-    table, positions = jnp.arange(8, dtype=jnp.int32)[None], jnp.arange(len(IDS), dtype=jnp.int32)
+    table, positions = jnp.arange(8, dtype=jnp.int32)[None], jnp.arange(len(ids), dtype=jnp.int32)
 
     def run() -> jax.Array:
         cache = Cache.create(pool, pool, table, positions, 16)
-        return model.logits(weights, model.hidden_states(weights, jnp.asarray(IDS, jnp.int32), cache)[0])
+        return model.logits(weights, model.hidden_states(weights, jnp.asarray(ids, jnp.int32), cache)[0])
 
     return np.asarray(jax.jit(run)())
 

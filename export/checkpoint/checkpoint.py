@@ -7,6 +7,7 @@ from pathlib import Path
 from ...errors import StrixhloError
 from .contents import Checkpoint, Tensor
 from .gguf_checkpoint import open_gguf
+from .gguf_parts import PART
 from .hub import HUB_ID, download
 from .safetensors import open_safetensors
 
@@ -37,7 +38,7 @@ def _open_directory(directory: Path) -> Checkpoint:
     if (directory / "config.json").is_file():
         return open_safetensors(directory)
     ggufs = sorted(directory.glob("*.gguf"))
-    if len(ggufs) == 1:
+    if len(ggufs) == 1 or (ggufs and len({PART.sub(r"\1 \3", f.name) for f in ggufs}) == 1):  # all parts of one model
         return open_gguf(ggufs[0])
     if ggufs:
         raise StrixhloError(

@@ -3,23 +3,25 @@
 Layout (little-endian, specification: ggml/docs/gguf.md): magic "GGUF", u32 version, u64 number of tensors, u64 number
 of key-value pairs, the pairs, the tensor table, padding to the alignment, tensor data. A string is a u64 length and
 UTF-8 bytes. A file may come from anyone: each count and length is held against the bytes that are left in the file
-before anything is allocated for it.
+before anything is allocated for it. Files are read, not mapped: one that is cut short meanwhile is an error, not a
+SIGBUS.
 """
 
 from __future__ import annotations
 
-import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ...errors import StrixhloError
+from .place import Place
 
 MAGIC = b"GGUF"
+CHUNK = 1 << 20  # of the header, read at a time
 MAX_DIMS = 4
 MAX_NAME = 1024  # ggml itself stops at 64 bytes
 MAX_ELEMENTS = 1 << 26  # of a metadata array; the largest vocabularies have some 2**19 merges
@@ -85,53 +87,72 @@ TENSOR_TYPES = {
 class GgufTensor:
     """One entry of the tensor table. shape: row-major (GGUF's own order reversed); offset: from the file's start."""
 
+    path: Path
     name: str
     shape: tuple[int, ...]
     type: str
     offset: int
     nbytes: int
 
+    @property
+    def place(self) -> Place:
+        """Where its bytes are."""
+        return Place(self.path, self.offset, self.nbytes, f"tensor {self.name!r}")
+
 
 @dataclass(frozen=True)
 class GgufFile:
-    """An open GGUF file. Metadata arrays of numbers are numpy arrays, arrays of strings are lists."""
+    """A GGUF file's header. Metadata arrays of numbers are numpy arrays, arrays of strings are lists."""
 
     path: Path
     version: int
     metadata: dict[str, Any]
     tensors: dict[str, GgufTensor]
-    data: mmap.mmap
 
     def raw(self, tensor: GgufTensor) -> np.ndarray:
-        """The bytes of a tensor: a read-only uint8 view of the mapped file, shape [nbytes]."""
-        return np.frombuffer(self.data, np.uint8, tensor.nbytes, tensor.offset)
+        """The bytes of a tensor: uint8 [nbytes]."""
+        return tensor.place.read()
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Map a GGUF file and read its header. StrixhloError names the key or the tensor that is wrong."""
+    """Read the header of a GGUF file. StrixhloError names the key or the tensor that is wrong."""
     try:
         with path.open("rb") as file:
-            if file.seek(0, 2) < 24:
+            size = file.seek(0, 2)
+            if size < 24:
                 raise StrixhloError(f"{path}: too short for a GGUF file; download it again")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            file.seek(0)
+            return _read_header(_Cursor(path, file, size))
     except OSError as error:
         raise StrixhloError(f"{path}: cannot be read: {error.strerror or error}") from error
-    cursor = _Cursor(path, data)
+
+
+def _read_header(cursor: _Cursor) -> GgufFile:
     version, n_tensors, n_pairs = _read_head(cursor)
     metadata = _read_metadata(cursor, n_pairs)
     alignment = _alignment(cursor, metadata)
     tensors = _read_tensor_table(cursor, n_tensors, alignment)
-    return GgufFile(path, version, metadata, tensors, data)
+    return GgufFile(cursor.path, version, metadata, tensors)
 
 
 class _Cursor:
-    """A position in the mapped file that refuses to move past its end."""
+    """A position in the file that refuses to move past its end; `data` is what has been read so far."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path = path
-        self.data = data
-        self.size = len(data)
+        self.file = file
+        self.data = bytearray()
+        self.size = size
         self.at = 0
+        self.load(24)
+
+    def load(self, end: int) -> None:
+        """Make data[:end] available."""
+        while len(self.data) < end:
+            piece = self.file.read(max(CHUNK, end - len(self.data)))
+            if not piece:
+                raise self.fail("the file has become shorter while it was read")
+            self.data += piece
 
     def fail(self, what: str) -> StrixhloError:
         return StrixhloError(f"{self.path}: {what}; the file is damaged or was not fully downloaded")
@@ -145,6 +166,7 @@ class _Cursor:
             raise self.fail(f"{what} needs {nbytes} bytes where {self.left()} are left")
         start = self.at
         self.at += nbytes
+        self.load(self.at)
         return start
 
     def u32(self, what: str) -> int:
@@ -165,7 +187,7 @@ class _Cursor:
 def _read_head(cursor: _Cursor) -> tuple[int, int, int]:
     """Magic, version, and the two counts -> (version, tensors, pairs)."""
     if cursor.data[:4] != MAGIC:
-        raise StrixhloError(f"{cursor.path}: not a GGUF file (it starts with {cursor.data[:4]!r})")
+        raise StrixhloError(f"{cursor.path}: not a GGUF file (it starts with {bytes(cursor.data[:4])!r})")
     cursor.at = 4
     version = cursor.u32("the version")
     if version not in (2, 3):
@@ -203,10 +225,10 @@ def _read_numbers(cursor: _Cursor, key: str, value_type: int, count: int) -> np.
     if dtype is None:
         raise cursor.fail(f"key {key!r} has the unknown value type {value_type}")
     start = cursor.take(count * dtype.itemsize, f"key {key!r}")
-    raw = np.frombuffer(cursor.data, np.uint8, count * dtype.itemsize, start)
+    raw = np.frombuffer(bytes(cursor.data[start : cursor.at]), np.uint8)
     if dtype.kind == "b" and (raw > 1).any():
         raise cursor.fail(f"key {key!r} holds a bool that is neither 0 nor 1")
-    return raw.copy().view(dtype)
+    return raw.view(dtype)
 
 
 def _read_array(cursor: _Cursor, key: str) -> np.ndarray | list[str]:
@@ -225,15 +247,20 @@ def _read_array(cursor: _Cursor, key: str) -> np.ndarray | list[str]:
 
 def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
     """A tight loop, since vocabularies and merge lists have hundreds of thousands of entries."""
-    data, at, size = cursor.data, cursor.at, cursor.size
+    data, at, size, loaded = cursor.data, cursor.at, cursor.size, len(cursor.data)
     length_of = struct.Struct("<Q").unpack_from
     strings: list[str] = []
     try:
         for _ in range(count):
             start = at + 8
+            if start > loaded and start <= size:
+                cursor.load(start)
             at = start + length_of(data, at)[0]
             if at > size:
                 raise cursor.fail(f"key {key!r}: string {len(strings)} ends outside of the file")
+            if at > loaded:
+                cursor.load(at)
+                loaded = len(data)
             strings.append(data[start:at].decode("utf-8"))
     except struct.error as error:
         raise cursor.fail(f"key {key!r} ends in the middle of its {count} strings") from error
@@ -259,7 +286,7 @@ def _read_tensor_table(cursor: _Cursor, count: int, alignment: int) -> dict[str,
             raise cursor.fail(f"tensor {tensor.name!r} appears twice")
         tensors[tensor.name] = tensor
     base = -(-cursor.at // alignment) * alignment
-    placed = {t.name: GgufTensor(t.name, t.shape, t.type, t.offset + base, t.nbytes) for t in tensors.values()}
+    placed = {t.name: replace(t, offset=t.offset + base) for t in tensors.values()}
     end, before = base, ""
     for tensor in sorted(placed.values(), key=lambda t: t.offset):
         if tensor.offset < end:
@@ -288,4 +315,4 @@ def _read_tensor(cursor: _Cursor, index: int, alignment: int) -> GgufTensor:
         raise cursor.fail(f"tensor {name!r} of type {type_name} has the impossible shape {dims}")
     if offset % alignment:
         raise cursor.fail(f"tensor {name!r} starts at {offset}, which is not a multiple of {alignment}")
-    return GgufTensor(name, tuple(reversed(dims)), type_name, offset, prod(dims) // block * block_bytes)
+    return GgufTensor(cursor.path, name, tuple(reversed(dims)), type_name, offset, prod(dims) // block * block_bytes)

@@ -10,19 +10,19 @@ import numpy as np
 
 from ...errors import StrixhloError
 from .contents import Checkpoint, Tensor
-from .gguf import GgufFile, GgufTensor, read_gguf
+from .gguf import GgufFile, GgufTensor
+from .gguf_architectures import ARCHITECTURES
 from .gguf_config import architecture_of, config_of
-from .gguf_metadata import integer
+from .gguf_metadata import numbers
 from .gguf_names import NOT_WEIGHTS, hugging_face_name
+from .gguf_parts import read_gguf_parts
 from .gguf_repack import DENSE_FORMATS, REPACKERS, dense, repack
 from .tokenizer import write_gguf_tokenizer
 
 
 def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file of a supported architecture. StrixhloError names what is wrong or not supported."""
-    file = read_gguf(path)
-    if integer(file, "split.count", 1) > 1:
-        raise StrixhloError(f"{path}: one part of a split model; join the parts with `llama-gguf-split --merge` first")
+    file, files = read_gguf_parts(path)
     architecture = architecture_of(file)
     config = config_of(file)
     tensors: dict[str, Tensor] = {}
@@ -32,25 +32,44 @@ def open_gguf(path: Path) -> Checkpoint:
         name = hugging_face_name(entry.name, architecture)
         if name is None:
             raise StrixhloError(f"{path}: tensor {entry.name!r} is unknown in the architecture {architecture!r}")
-        rows = _half_split_rows(file, entry, name, config) if architecture == "llama" else None
+        rows = _half_split_rows(file, entry, name, config) if ARCHITECTURES[architecture].interleaved else None
         tensors[name] = _tensor(file, entry, name, rows)
+    if architecture == "apertus":
+        tensors |= _xielu(file, config["num_hidden_layers"])
     return Checkpoint(
         source=str(path.absolute()),
         container="gguf",
-        files=(path,),
+        files=files,
         config=config,
         tensors=tensors,
         write_tokenizer=partial(write_gguf_tokenizer, file),
     )
 
 
+def _xielu(file: GgufFile, layers: int) -> dict[str, Tensor]:
+    """The constants of Apertus' activation, weights in Hugging Face's files, are metadata with one value a layer."""
+    tensors: dict[str, Tensor] = {}
+    for key, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ())):
+        values = numbers(file, f"apertus.xielu.{key}", layers)
+        if values is None:
+            raise StrixhloError(f"{file.path}: apertus.xielu.{key} is missing; convert the model again")
+        for i, value in enumerate(values):
+            name = f"model.layers.{i}.mlp.act_fn.{key}"
+            array = np.full(shape, value, np.float32)
+            tensors[name] = Tensor(name, shape, "f32", partial(dict, dense=array))
+    return tensors
+
+
 def _tensor(file: GgufFile, entry: GgufTensor, name: str, rows: np.ndarray | None) -> Tensor:
     if entry.type in DENSE_FORMATS:
-        return Tensor(name, entry.shape, DENSE_FORMATS[entry.type], partial(_read_dense, file, entry, rows))
+        places = {"dense": entry.place} if rows is None else {}
+        return Tensor(
+            name, entry.shape, DENSE_FORMATS[entry.type], partial(_read_dense, file, entry, rows), places=places
+        )
     if entry.type not in REPACKERS:
         raise StrixhloError(
-            f"{file.path}: tensor {entry.name!r} has type {entry.type}, which is not supported; "
-            f"use a file quantized as Q4_K_M, Q5_K_M, Q6_K, Q8_0, Q4_0 or BF16"
+            f"{entry.path}: tensor {entry.name!r} has type {entry.type}, which is not supported; "
+            f"use a file of types Q2_K to Q6_K, Q4_0 to Q8_0, MXFP4, F16 or BF16 (such as Q4_K_M), not IQ or TQ"
         )
     if len(entry.shape) != 2:
         raise StrixhloError(f"{file.path}: tensor {entry.name!r} is quantized but not a matrix: {list(entry.shape)}")

@@ -1,22 +1,21 @@
 """llama.cpp's metadata -> the keys of a Hugging Face config.json.
 
-What the metadata leave out is filled in as llama.cpp does it (llama-model.cpp, src/models/gemma3.cpp). A key under the
+What the metadata leave out is filled in as llama.cpp does it (llama-model.cpp). A key under the
 architecture's own prefix that is not known here is refused: it may change what the model computes.
 """
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
-
-import numpy as np
 
 from ...errors import StrixhloError
 from ..config_values import LIMIT
 from .gguf import GgufFile
-from .gguf_metadata import integer, numbers, real, text
+from .gguf_architectures import ARCHITECTURES
+from .gguf_metadata import integer, real, text
 from .gguf_rope import rope_scaling
 
-ARCHITECTURES = ("llama", "gemma3")
 MAX_LAYERS = 4096  # the largest models have some 130
 
 _KNOWN_KEYS = {
@@ -33,7 +32,7 @@ _KNOWN_KEYS = {
     "attention.key_length",
     "attention.value_length",
     "attention.layer_norm_rms_epsilon",
-    "attention.sliding_window",
+    "attention.layer_norm_epsilon",
     "rope.freq_base",
     "rope.dimension_count",
     "rope.scale_linear",
@@ -44,32 +43,30 @@ _KNOWN_KEYS = {
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
 }
-_KNOWN_KEYS_OF_GEMMA3 = {
-    "attention.sliding_window_pattern",
-    "rope.freq_base_swa",
-    "final_logit_softcapping",
-}
 
 
 def architecture_of(file: GgufFile) -> str:
-    """general.architecture, refused where this package has no mapping for it."""
+    """general.architecture, refused where there is no mapping for it."""
     architecture = text(file, "general.architecture")
     if architecture not in ARCHITECTURES:
-        supported = ", ".join(ARCHITECTURES)
-        raise StrixhloError(f"{file.path}: architecture {architecture!r} is not supported (supported: {supported})")
+        near = get_close_matches(architecture, ARCHITECTURES, 1, 0.0)[0]
+        raise StrixhloError(
+            f"{file.path}: architecture {architecture[:60]!r} is not supported; the nearest that is: {near};"
+            f" supported: {', '.join(ARCHITECTURES)}"
+        )
     return architecture
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """The configuration of a llama or gemma3 GGUF file, in Hugging Face's keys."""
+    """The configuration of a GGUF file, in Hugging Face's keys."""
     architecture = architecture_of(file)
     _refuse_unknown_keys(file, architecture)
     config = _shared(file, architecture)
-    return config | (_gemma3(file, config) if architecture == "gemma3" else _llama(file))
+    return config | ARCHITECTURES[architecture].config(file, config)
 
 
 def _refuse_unknown_keys(file: GgufFile, architecture: str) -> None:
-    known = _KNOWN_KEYS | (_KNOWN_KEYS_OF_GEMMA3 if architecture == "gemma3" else set())
+    known = _KNOWN_KEYS | ARCHITECTURES[architecture].keys
     prefix = architecture + "."
     for key in file.metadata:
         if key.startswith(prefix) and key.removeprefix(prefix) not in known:
@@ -93,8 +90,11 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
     if f"{prefix}attention.key_length" not in file.metadata and hidden % heads:
         raise StrixhloError(f"{file.path}: {prefix}attention.head_count = {heads} does not divide a width of {hidden}")
     head_dim = _size(file, prefix + "attention.key_length", hidden // heads)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        if integer(file, prefix + key, head_dim) != head_dim:
+    kind = ARCHITECTURES[architecture]
+    rotated = integer(file, prefix + "rope.dimension_count", head_dim)
+    for key, size in (("attention.value_length", head_dim), ("rope.dimension_count", rotated)):
+        allowed = kind.partial_rotary and key.startswith("rope.") and 0 < size <= head_dim
+        if integer(file, prefix + key, size) != head_dim and not allowed:
             raise StrixhloError(f"{file.path}: {prefix}{key} differs from the head size {head_dim}: not supported")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
@@ -106,13 +106,20 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "rms_norm_eps": real(file, prefix + "attention.layer_norm_rms_epsilon"),
+        kind.epsilon or "rms_norm_eps": real(
+            file, f"{prefix}attention.layer_norm_{'' if kind.epsilon else 'rms_'}epsilon"
+        ),
         "rope_theta": real(file, prefix + "rope.freq_base", 10000.0),
         "max_position_embeddings": _size(file, prefix + "context_length"),
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv")),
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "model_type": kind.model_type,
+        "hidden_act": "silu",
     }
+    if kind.partial_rotary:
+        config["partial_rotary_factor"] = rotated / head_dim
     config["rope_scaling"] = rope_scaling(file, prefix, config)
     for key in ("bos", "eos", "padding"):
         token_key = f"tokenizer.ggml.{key}_token_id"
@@ -127,45 +134,3 @@ def _size(file: GgufFile, key: str, default: int | None = None) -> int:
     if not 0 < value < LIMIT:
         raise StrixhloError(f"{file.path}: {key} is {value}, which is impossible; convert the model again")
     return value
-
-
-def _llama(file: GgufFile) -> dict[str, Any]:
-    if "llama.attention.sliding_window" in file.metadata:
-        raise StrixhloError(f"{file.path}: llama.attention.sliding_window is not supported for this architecture")
-    return {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
-    }
-
-
-def _gemma3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    layers, head_dim = config["num_hidden_layers"], config["head_dim"]
-    # llama.cpp scales by 1/sqrt(head_dim) in every size except 27B, which it knows by its 62 layers.
-    scalar = config["hidden_size"] // config["num_attention_heads"] if layers == 62 else head_dim
-    gemma: dict[str, Any] = {
-        "model_type": "gemma3_text",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": scalar,
-        "rope_local_base_freq": real(file, "gemma3.rope.freq_base_swa", 10000.0),
-        "sliding_window": integer(file, "gemma3.attention.sliding_window"),
-        "layer_types": _layer_types(file, layers),
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": real(file, "gemma3.final_logit_softcapping", 0.0) or None,
-        "strixhlo_norms_include_one": True,
-    }
-    if not gemma["sliding_window"]:
-        gemma["layer_types"] = ["full_attention"] * layers
-    return gemma
-
-
-def _layer_types(file: GgufFile, layers: int) -> list[str]:
-    """Which layers slide: given as one flag a layer or as a period (every n-th layer is global), 6 by default."""
-    key = "gemma3.attention.sliding_window_pattern"
-    if isinstance(file.metadata.get(key), np.ndarray):
-        flags = numbers(file, key, layers)
-        return ["sliding_attention" if slides else "full_attention" for slides in (() if flags is None else flags)]
-    period = integer(file, key, 6)
-    if not period:
-        raise StrixhloError(f"{file.path}: {key} is 0; convert the model again")
-    return ["full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(layers)]

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes
+from ...custom_kernels.ops.formats import FORMATS
+from ...custom_kernels.ops.formats_gguf import pack_codes
 
 CHUNK_WEIGHTS = 1 << 22  # rows are repacked in chunks of about so many weights, which bounds the temporary memory
 
@@ -24,7 +25,7 @@ def repack(raw: np.ndarray, type_name: str, n: int, k: int, rows: np.ndarray | N
 
     raw: uint8 [bytes]; type_name: a key of REPACKERS; rows: the source row of each output row (default: in order).
     """
-    fmt = GGUF_FORMATS[type_name.lower()]
+    fmt = FORMATS[type_name.lower()]
     block, repacker = REPACKERS[type_name]
     source = raw.reshape(n, -1)
     parts = {name: np.empty(shape, dtype) for name, (shape, dtype) in fmt.parts(n, k).items()}
@@ -38,7 +39,7 @@ def repack(raw: np.ndarray, type_name: str, n: int, k: int, rows: np.ndarray | N
 
 
 def dense(raw: np.ndarray, type_name: str, shape: tuple[int, ...], rows: np.ndarray | None = None) -> np.ndarray:
-    """The bytes of an F32, F16 or BF16 tensor as an array: a view of them, or a copy where rows are reordered."""
+    """The bytes of an F32, F16 or BF16 tensor as an array, rows reordered where asked for."""
     array = raw.view(DENSE[type_name]).reshape(shape)
     return array if rows is None else array[rows]
 
@@ -125,7 +126,54 @@ def _q6_k(b: np.ndarray) -> dict[str, np.ndarray]:
     return pack_codes(codes.reshape(rows, -1), 6) | scales
 
 
+def _q2_k(b: np.ndarray) -> dict[str, np.ndarray]:
+    """16 bytes of a 4-bit scale (low) and a 4-bit minimum (high) each; two halves of 32 bytes, 2 bits of 4 runs of 32.
+
+    Half h, run r: weights 128 h + 32 r + i, in bits 2 r and 2 r + 1 of byte 32 h + i.
+    """
+    codes = _two_bits(b[:, :, 16:80])
+    return pack_codes(codes, 2) | {
+        "scale": _int8(b[:, :, :16] & 15),
+        "super_scale": _half(b, 80),
+        "minimum": _int8(b[:, :, :16] >> 4),
+        "super_minimum": -_half(b, 82),
+    }
+
+
+def _two_bits(qs: np.ndarray) -> np.ndarray:
+    """uint8 [rows, blocks, 64] -> codes [rows, weights] of Q2_K, the low bits of Q3_K."""
+    rows, blocks, _ = qs.shape
+    shift = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)
+    return ((qs.reshape(rows, blocks, 2, 1, 32) >> shift) & 3).reshape(rows, blocks * 256)
+
+
+def _q3_k(b: np.ndarray) -> dict[str, np.ndarray]:
+    """32 bytes of high bits (bit j of byte i: weight 32 j + i), 64 bytes as Q2_K's, 12 bytes of 16 6-bit scales, d.
+
+    A high bit that is not set means minus 4: zero 4. Scale j: its low 4 bits are nibble j / 8 of byte j % 8, its high
+    2 bits are bits 2 (j / 4) of byte 8 + j % 4; 32 is its zero.
+    """
+    rows, blocks, _ = b.shape
+    high = (b[:, :, None, :32] >> np.arange(8, dtype=np.uint8).reshape(8, 1)) & 1
+    codes = _two_bits(b[:, :, 32:96]) | (high.reshape(rows, blocks * 256) << 2)
+    low, top = b[:, :, 96:104], b[:, :, 104:108]
+    shift = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)
+    scale = np.concatenate([low & 15, low >> 4], axis=-1) | (((top[:, :, None] >> shift) & 3) << 4).reshape(
+        rows, blocks, 16
+    )
+    return pack_codes(codes, 3) | {"scale": scale.view(np.int8) - np.int8(32), "super_scale": _half(b, 108)}
+
+
+def _mxfp4(b: np.ndarray) -> dict[str, np.ndarray]:
+    """An E8M0 byte and 16 bytes: weight i in the low, weight i + 16 in the high nibble -> neighbours in a byte."""
+    weights = np.concatenate([b[:, :, 1:] & 15, b[:, :, 1:] >> 4], axis=-1)
+    return {"codes": _int8(weights[:, :, 0::2] | (weights[:, :, 1::2] << 4)), "scale": _int8(b[:, :, :1])}
+
+
 REPACKERS: dict[str, tuple[int, Callable[[np.ndarray], dict[str, np.ndarray]]]] = {
+    "MXFP4": (32, _mxfp4),
+    "Q2_K": (256, _q2_k),
+    "Q3_K": (256, _q3_k),
     "Q4_0": (32, _q4_0),
     "Q4_1": (32, _q4_1),
     "Q5_0": (32, _q5_0),

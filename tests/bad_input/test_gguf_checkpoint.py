@@ -148,4 +148,4 @@ def test_metadata(path: Path, out: Path, refused: Refused, changes: dict, messag
 
 def test_architecture(path: Path, out: Path, refused: Refused) -> None:
     write(path, {}, "rwkv7")
-    assert "architecture 'rwkv7' is not supported (supported: " in refused("export", path, "-o", out)
+    assert "architecture 'rwkv7' is not supported; the nearest that is: " in refused("export", path, "-o", out)

@@ -9,14 +9,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from strixhlo.custom_kernels.ops.formats import dequantize
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes, unpack_codes
+from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, GgufFormat, pack_codes, unpack_codes
 from strixhlo.export.checkpoint import gguf_repack
 from strixhlo.export.checkpoint.gguf import TENSOR_TYPES, GgufFile, GgufTensor, read_gguf
 from strixhlo.export.checkpoint.gguf_repack import REPACKERS, dense, repack
 
 # Bytes of a block that hold float16 numbers; all other bytes may be anything.
 HALVES = {
+    "MXFP4": (),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
     "Q4_0": (0,),
     "Q4_1": (0, 2),
     "Q5_0": (0,),
@@ -49,16 +52,22 @@ def reference_dequantize(raw: np.ndarray, type_name: str, n: int) -> np.ndarray:
 
 
 def test_every_quantized_format_has_a_repacker() -> None:
-    assert {name.lower() for name in REPACKERS} == {name for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
+    assert {name.lower() for name in REPACKERS} == {*GGUF_FORMATS, "mxfp4"}
 
 
 @pytest.mark.parametrize("type_name", REPACKERS)
 def test_random_blocks_keep_their_values(type_name: str) -> None:
     n, k = 48, 1536  # random bytes: every code value meets every position
     raw = random_blocks(type_name, n, k)
-    fmt = GGUF_FORMATS[type_name.lower()]
+    if type_name == "MXFP4":
+        raw.reshape(-1, 17)[:, 0] = raw.reshape(-1, 17)[:, 0] % 240 + 5  # none infinite, none subnormal
+    fmt = FORMATS[type_name.lower()]
     parts = repack(raw, type_name, n, k)
     assert {name: (part.shape, part.dtype) for name, part in parts.items()} == fmt.parts(n, k)
+    if type_name == "MXFP4":  # ggml has no negative zero
+        assert np.array_equal(dequantize(fmt, parts), reference_dequantize(raw, type_name, n))
+        return
+    assert isinstance(fmt, GgufFormat)
     codes = np.asarray(unpack_codes(parts, fmt.bits))
     first = -(1 << (fmt.bits - 1)) if fmt.bits == 8 else 0
     assert np.unique(codes).tolist() == list(range(first, first + (1 << fmt.bits)))
