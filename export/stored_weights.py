@@ -74,7 +74,8 @@ def _stored(tensor: Tensor, dtype: str) -> StoredWeight:
             return {DENSE: tensor.read()[DENSE].astype(DTYPES[stored][1])}
 
     places = tensor.places if stored == tensor.format else {}
-    return StoredWeight(stored, tensor.shape[-1], {DENSE: (tensor.shape, stored)}, read, places)
+    columns = tensor.shape[-1] if tensor.shape else 1
+    return StoredWeight(stored, columns, {DENSE: (tensor.shape, stored)}, read, places)
 
 
 def _constant(table: np.ndarray) -> Callable[[], Mapping[str, np.ndarray]]:

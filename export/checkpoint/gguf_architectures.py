@@ -161,7 +161,6 @@ def _apertus(_file: GgufFile, _config: Config) -> Config:
 _SCALES = frozenset({"embedding_scale", "residual_scale", "logit_scale", "attention.scale"})
 _WINDOW = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
-_XIELU = frozenset({"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"})
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("llama", LLAMA, interleaved=True),
@@ -217,7 +216,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "apertus": Architecture(
         "apertus",
         ATTENTION | QK_NORM | MLP | {"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
-        _XIELU,
         config=_apertus,
     ),
 }

@@ -50,9 +50,9 @@ def _xielu(file: GgufFile, layers: int) -> dict[str, Tensor]:
     """The constants of Apertus' activation, weights in Hugging Face's files, are metadata with one value a layer."""
     tensors: dict[str, Tensor] = {}
     for key, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ())):
-        values = numbers(file, f"apertus.xielu.{key}", layers)
+        values = numbers(file, f"xielu.{key}", layers)
         if values is None:
-            raise StrixhloError(f"{file.path}: apertus.xielu.{key} is missing; convert the model again")
+            raise StrixhloError(f"{file.path}: xielu.{key} is missing; convert the model again")
         for i, value in enumerate(values):
             name = f"model.layers.{i}.mlp.act_fn.{key}"
             array = np.full(shape, value, np.float32)
