@@ -56,12 +56,14 @@ class EntryPoint(_Record):
 
 
 class Parameter(_Record):
-    """Where a named parameter lies in the weights file: offset and length in bytes."""
+    """Where a named parameter lies: offset and length in bytes in the weights file, or in one of the checkpoint's
+    files, the `file`-th of `Manifest.references`."""
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
     length: int
+    file: Annotated[int, Field(ge=0)] | None = None
 
 
 class KVCache(_Record):
@@ -93,6 +95,14 @@ class SourceFile(_Record):
     sha256: str
 
 
+class Reference(_Record):
+    """A file of the checkpoint that holds weights of the bundle: its absolute path, its size and hash at the export."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
 class Manifest(_Record):
     """manifest.json."""
 
@@ -113,7 +123,13 @@ class Manifest(_Record):
     container: str
     source: str
     source_files: tuple[SourceFile, ...]
+    references: tuple[Reference, ...] = ()
     versions: dict[str, str]
+
+    @property
+    def referenced_bytes(self) -> int:
+        """Bytes of the weights that stay in the checkpoint's files."""
+        return sum(p.length for p in self.parameters.values() if p.file is not None)
 
 
 class Build(_Record):
@@ -190,6 +206,21 @@ def open_bundle(path: Path) -> Bundle:
         raise StrixhloError(
             f"{bundle.weights}: {size} bytes where the manifest says {manifest.weights_bytes}; export the bundle again"
         )
+    _check_places(path, manifest, size)
+    return bundle
+
+
+def _check_places(path: Path, manifest: Manifest, size: int) -> None:
+    """StrixhloError when a parameter lies outside of its file, or when a file that is referred to is not there."""
+    sizes = []
+    for reference in manifest.references:
+        file = Path(reference.path)
+        if not file.is_file() or file.stat().st_size != reference.bytes:
+            raise StrixhloError(
+                f"{path}: was exported with --reference and uses weights in {file}, which is missing or has changed;"
+                f" put it back, or export again"
+            )
+        sizes.append(reference.bytes)
     for name, parameter in manifest.parameters.items():
         expected = math.prod(parameter.shape) * DTYPE_BYTES.get(parameter.dtype, 0)
         if parameter.length != expected or expected <= 0:
@@ -197,11 +228,13 @@ def open_bundle(path: Path) -> Bundle:
                 f"{path / MANIFEST}: parameter {name} has {parameter.length} bytes where its shape and type make"
                 f" {expected}; export the bundle again"
             )
-        if parameter.offset % ALIGNMENT or parameter.offset < 0 or parameter.offset + parameter.length > size:
-            raise StrixhloError(
-                f"{path / MANIFEST}: parameter {name} lies outside of {WEIGHTS}; export the bundle again"
-            )
-    return bundle
+        if parameter.file is None:
+            inside, aligned, where = size, parameter.offset % ALIGNMENT == 0, WEIGHTS
+        else:
+            known = parameter.file < len(sizes)
+            inside, aligned, where = (sizes[parameter.file] if known else -1), True, "its file"
+        if not aligned or parameter.offset < 0 or parameter.offset + parameter.length > inside:
+            raise StrixhloError(f"{path / MANIFEST}: parameter {name} lies outside of {where}; export the bundle again")
 
 
 def read_record(path: Path, kind: type[_R], what: str) -> _R:

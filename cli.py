@@ -63,8 +63,24 @@ def main() -> None:
     show_default=True,
     help="KV cache; fp8 (E4M3) takes half of the memory of f16.",
 )
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Leave weights that can be used as they are in the checkpoint's files, which must stay where they are. For"
+    " GPUs; on the CPU, weights that are not aligned are copied into memory.",
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing; print sizes, formats and the memory that a run needs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def export(source: str, out: Path | None, context: int | None, dtype: str, kv_dtype: str, as_json: bool) -> None:
+def export(
+    source: str,
+    out: Path | None,
+    context: int | None,
+    dtype: str,
+    kv_dtype: str,
+    reference: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Trace a checkpoint into a bundle: StableHLO program, weights, tokenizer.
 
     SOURCE is a GGUF file, a folder with safetensors and config.json, or a Hugging Face hub id such as
@@ -77,7 +93,21 @@ def export(source: str, out: Path | None, context: int | None, dtype: str, kv_dt
     with export_progress(stderr) as progress:
         progress.stage(f"opening {source}", 0)
         checkpoint = open_checkpoint(source)
-        bundle = export_checkpoint(checkpoint, out, context=context, dtype=dtype, kv_dtype=kv_dtype, progress=progress)
+        if not dry_run:
+            bundle = export_checkpoint(
+                checkpoint,
+                out,
+                context=context,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                progress=progress,
+                reference=reference,
+            )
+    if dry_run:
+        from .export_plan import show_plan
+
+        show_plan(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, as_json=as_json)
+        return
     m = bundle.manifest
     if as_json:
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))

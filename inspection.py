@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +16,7 @@ def bundle_record(bundle: Bundle) -> dict[str, Any]:
     m = bundle.manifest
     record = m.model_dump(mode="json", exclude={"parameters", "entry_points", "config"})
     record["parameters"] = len(m.parameters)
+    record["referenced_bytes"] = m.referenced_bytes
     record["kv_cache"]["bytes"] = m.kv_cache.bytes
     record["entry_points"] = {n: f"{e.kind}, {e.rows} rows" for n, e in m.entry_points.items()}
     builds = _builds(bundle)
@@ -42,6 +44,9 @@ def verify_bundle(bundle: Bundle) -> None:
     bundle.program_text()
     if sha256_file(bundle.weights) != bundle.manifest.weights_sha256:
         raise StrixhloError(f"{bundle.weights}: damaged (its SHA-256 is not the manifest's); export the bundle again")
+    for reference in bundle.manifest.references:
+        if sha256_file(Path(reference.path)) != reference.sha256:
+            raise StrixhloError(f"{reference.path}: has changed since the export with --reference; export again")
     for build in _builds(bundle):
         vmfb = bundle.target_dir(build.target) / VMFB
         if not vmfb.is_file() or sha256_file(vmfb) != build.vmfb_sha256:
@@ -60,6 +65,9 @@ def bundle_table(record: dict[str, Any]) -> Table:
     table.add_row("family", record["family"])
     table.add_row("source", f"{record['source']} ({record['container']})")
     table.add_row("weights", f"{record['weights_bytes'] / 1e6:.1f} MB in {record['parameters']} arrays")
+    if record["referenced_bytes"]:
+        files = ", ".join(r["path"] for r in record["references"])
+        table.add_row("in the checkpoint", f"{record['referenced_bytes'] / 1e6:.1f} MB more of weights, in {files}")
     table.add_row("formats", counts(record["weight_formats"]))
     table.add_row("context", f"{record['context']} positions")
     table.add_row(

@@ -10,8 +10,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -43,6 +43,10 @@ class ArchiveGroup:
     read: Callable[[], Mapping[str, np.ndarray]]
     places: Mapping[str, Place] = field(default_factory=dict)
 
+    def without(self, names: Container[str]) -> ArchiveGroup:
+        """The group without these tensors."""
+        return replace(self, tensors={n: spec for n, spec in self.tensors.items() if n not in names})
+
     @property
     def nbytes(self) -> int:
         """Size of all tensors in bytes."""
@@ -51,6 +55,19 @@ class ArchiveGroup:
 
 def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * DTYPES[dtype][1].itemsize
+
+
+def referred_parameters(groups: Sequence[ArchiveGroup], files: Sequence[Path]) -> dict[str, Parameter]:
+    """The tensors that lie in one of `files` just as an archive would store them: name -> where."""
+    index = {path: i for i, path in enumerate(files)}
+    referred: dict[str, Parameter] = {}
+    for group in groups:
+        for name, place in group.places.items():
+            shape, dtype = group.tensors[name]
+            referred[name] = Parameter(
+                dtype=dtype, shape=shape, offset=place.offset, length=place.nbytes, file=index[place.path]
+            )
+    return referred
 
 
 def dtype_name(dtype: np.dtype) -> str:

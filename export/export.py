@@ -19,6 +19,7 @@ from ..bundle import (
     Bundle,
     KVCache,
     Manifest,
+    Reference,
     SourceFile,
     open_bundle,
     sha256_file,
@@ -27,7 +28,7 @@ from ..bundle import (
 from ..errors import StrixhloError
 from ..progress import Stages
 from ..replacement import replaced_directory
-from .archive import write_archive
+from .archive import referred_parameters, write_archive
 from .checkpoint.contents import Checkpoint, Tensor
 from .config_values import count, wrong
 from .models import Model, model_from_config
@@ -49,26 +50,28 @@ NOT_WEIGHTS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 def export_checkpoint(
-    checkpoint: Checkpoint, out: Path, *, context: int | None, dtype: str, kv_dtype: str, progress: Stages
+    checkpoint: Checkpoint,
+    out: Path,
+    *,
+    context: int | None,
+    dtype: str,
+    kv_dtype: str,
+    progress: Stages,
+    reference: bool = False,
 ) -> Bundle:
     """Write the bundle of `checkpoint` to `out`.
 
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
-    kv_dtype: f16, f32, or fp8 (E4M3).
+    kv_dtype: f16, f32, or fp8 (E4M3). reference: weights that the bundle would store byte for byte as the checkpoint
+    has them stay in its files, and the bundle refers to them.
     """
-    try:
-        model = model_from_config(checkpoint.config)
-        kv = _kv_cache(model, _context(checkpoint.config, context), kv_dtype)
-    except StrixhloError as error:
-        raise StrixhloError(f"{checkpoint.source}: {error}") from None
-    tensors = _expected_tensors(checkpoint, model)
-    weights = stored_weights(tensors, model.tables(kv.rows), dtype)
+    model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
     _check_place(checkpoint, out)
     with replaced_directory(out, MANIFEST) as folder:
         progress.stage("tracing", 0)
         traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
         used = {name: w for name, w in weights.items() if name in traced.used}
-        _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress)
+        _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress, reference)
     return open_bundle(out)
 
 
@@ -140,6 +143,7 @@ def _write(
     weights: Mapping[str, StoredWeight],
     traced: Traced,
     progress: Stages,
+    reference: bool,
 ) -> None:
     """Fill a new folder; the manifest comes last."""
     program = traced.program.encode()
@@ -147,6 +151,8 @@ def _write(
     progress.stage("tokenizer", 0)
     checkpoint.write_tokenizer(folder)
     groups = [w.group(n) for n, w in weights.items()]
+    referred = referred_parameters(groups, checkpoint.files) if reference else {}
+    groups = [g.without(referred) for g in groups]
     progress.stage("weights", sum(g.nbytes for g in groups))
     (folder / WEIGHTS).parent.mkdir()
     parameters, size, digest = write_archive(folder / WEIGHTS, groups, progress.advance)
@@ -155,6 +161,7 @@ def _write(
     for file in checkpoint.files:
         sources.append(SourceFile(name=file.name, bytes=file.stat().st_size, sha256=sha256_file(file)))
         progress.advance(sources[-1].bytes)
+    references = zip(checkpoint.files, sources, strict=True) if referred else ()
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -165,7 +172,7 @@ def _write(
         weight_formats=dict(sorted(Counter(w.format for w in weights.values()).items())),
         entry_points=traced.entry_points,
         kv_cache=kv,
-        parameters=parameters,
+        parameters=parameters | referred,
         weights_bytes=size,
         weights_sha256=digest,
         program_sha256=hashlib.sha256(program).hexdigest(),
@@ -173,6 +180,20 @@ def _write(
         container=checkpoint.container,
         source=checkpoint.source,
         source_files=tuple(sources),
+        references=tuple(Reference(path=str(f.resolve()), bytes=s.bytes, sha256=s.sha256) for f, s in references),
         versions={p: version(p) for p in ("strixhlo", "jax")},
     )
     write_record(folder / MANIFEST, manifest)
+
+
+def planned(
+    checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str
+) -> tuple[Model, KVCache, dict[str, StoredWeight]]:
+    """What an export would write, checked as an export checks it, without tracing and without reading weights."""
+    try:
+        model = model_from_config(checkpoint.config)
+        kv = _kv_cache(model, _context(checkpoint.config, context), kv_dtype)
+    except StrixhloError as error:
+        raise StrixhloError(f"{checkpoint.source}: {error}") from None
+    tensors = _expected_tensors(checkpoint, model)
+    return model, kv, stored_weights(tensors, model.tables(kv.rows), dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +93,31 @@ class Device:
 
 
 class Weights:
-    """A weights file as IREE parameters. On the CPU it is mapped and used in place; a GPU gets it through the file
-    descriptor in bounded pieces, so that no second copy ever lies in host memory."""
+    """Files of weights as IREE parameters. On the CPU they are mapped and used in place (IREE copies what does not
+    start at a multiple of 64 bytes); a GPU gets them through the file descriptors in bounded pieces, so that no second
+    copy ever lies in host memory."""
 
-    def __init__(self, path: Path, parameters: Mapping[str, Parameter], in_place: bool) -> None:
+    def __init__(self, files: Sequence[tuple[Path, Mapping[str, Parameter]]], in_place: bool) -> None:
+        """files: each with the parameters in it."""
         self._in_place = in_place
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._mapping: mmap.mmap | None = None
-        if in_place:
-            self._mapping = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-            handle = rt.FileHandle.wrap_memory(self._mapping, readable=True, writable=False)
-        else:
-            handle = rt.FileHandle.wrap_fd(self._descriptor, readable=True, writable=False)
+        self._descriptors: list[int] = []
+        self._mappings: list[mmap.mmap] = []
         index = rt.ParameterIndex()
-        index.reserve(len(parameters))
-        for name, parameter in parameters.items():
-            index.add_from_file_handle(name, handle, parameter.length, parameter.offset)
+        index.reserve(sum(len(parameters) for _, parameters in files))
+        for path, parameters in files:
+            handle = self._open(path)
+            for name, parameter in parameters.items():
+                index.add_from_file_handle(name, handle, parameter.length, parameter.offset)
         self._index = index
+
+    def _open(self, path: Path) -> Any:
+        """IREE's handle of a file."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptors.append(descriptor)
+        if not self._in_place:
+            return rt.FileHandle.wrap_fd(descriptor, readable=True, writable=False)
+        self._mappings.append(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
+        return rt.FileHandle.wrap_memory(self._mappings[-1], readable=True, writable=False)
 
     def provider(self, scope: str) -> Any:
         """What IREE's parameter module takes."""
@@ -118,10 +126,10 @@ class Weights:
     def loaded(self) -> None:
         """The program has its weights: what a GPU has copied need not stay in the page cache."""
         if not self._in_place:
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            for descriptor in self._descriptors:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file; the mapping goes when IREE lets go of it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the files; a mapping goes when IREE lets go of it."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..bundle import DTYPE_BYTES, Build, KVCache, Manifest
+from ..bundle import ALIGNMENT, DTYPE_BYTES, Build, KVCache, Manifest
 from ..errors import StrixhloError
 from .pools import Pool
 from .sizes import MIB, size
@@ -91,12 +91,19 @@ def needed_items(
     kv = manifest.kv_cache
     transients, results, how = call_bytes(manifest, build)
     return (
-        Item("weights", manifest.weights_bytes, "mapped from the file" if kind == "cpu" else "copied to the device"),
+        Item("weights", manifest.weights_bytes + manifest.referenced_bytes, _weights_note(manifest, kind)),
         Item(KV_CACHE, kv_bytes(kv, context, parallel), _kv_note(kv, context, parallel)),
         Item("temporaries", transients, how),
         Item("results", results, "of the largest call"),
         Item("reserve", RESERVE[kind], "for the driver, code and page tables"),
     )
+
+
+def _weights_note(manifest: Manifest, kind: str) -> str:
+    if kind != "cpu":
+        return "copied to the device"
+    copied = sum(p.length for p in manifest.parameters.values() if p.file is not None and p.offset % ALIGNMENT)
+    return f"mapped, {size(copied)} of it copied: not aligned in the checkpoint" if copied else "mapped from the file"
 
 
 def kv_bytes(kv: KVCache, context: int | None, parallel: int, element: float | None = None) -> int:
@@ -127,9 +134,15 @@ def call_bytes(manifest: Manifest, build: Build | None) -> tuple[int, int, str]:
         )  # the last two are the KV pools
         for e in manifest.entry_points.values()
     )
-    hidden = _largest_config(manifest.config, "hidden_size", default=manifest.kv_cache.width)
-    feed_forward = _largest_config(manifest.config, "intermediate_size", default=4 * hidden)
-    return 4 * rows * (8 * hidden + 4 * feed_forward), results, "estimated: not compiled for this target"
+    temporaries, _ = estimated_call_bytes(manifest.config, rows, manifest.vocab_size, manifest.kv_cache.width)
+    return temporaries, results, "estimated: not compiled for this target"
+
+
+def estimated_call_bytes(config: dict[str, Any], rows: int, vocab_size: int, width: int) -> tuple[int, int]:
+    """(temporaries, results) of a call with that many rows, before anything is compiled. width: of the KV cache."""
+    hidden = _largest_config(config, "hidden_size", default=width)
+    feed_forward = _largest_config(config, "intermediate_size", default=4 * hidden)
+    return 4 * rows * (8 * hidden + 4 * feed_forward), _aligned(4 * rows * vocab_size) + _aligned(4 * rows)
 
 
 def _aligned(nbytes: int) -> int:

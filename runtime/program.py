@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from traceback import clear_frames
 from types import TracebackType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
+from ..bundle import BUILD, VMFB, Build, Bundle, Parameter, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
 from .device import DRIVERS, Device, Weights
@@ -72,6 +73,14 @@ def _again(bundle: Bundle, target: str) -> str:
     return f"run `strixhlo compile {bundle.path} --target {target}` again"
 
 
+def _weight_files(bundle: Bundle) -> list[tuple[Path, dict[str, Parameter]]]:
+    """The archive and the checkpoint's files that are referred to, each with its parameters."""
+    m = bundle.manifest
+    files = [(None, bundle.weights), *((i, Path(r.path)) for i, r in enumerate(m.references))]
+    inside = [(path, {n: p for n, p in m.parameters.items() if p.file == i}) for i, path in files]
+    return [(path, parameters) for path, parameters in inside if parameters]
+
+
 class Program:
     """One loaded program. IREE's objects must go before the device they use, so close it, or use it in a `with`."""
 
@@ -89,7 +98,7 @@ class Program:
         self._context: Any = None
         self._functions: dict[str, Any] = {}
         try:
-            self._weights = Weights(bundle.weights, bundle.manifest.parameters, in_place=self.device.maps_files)
+            self._weights = Weights(_weight_files(bundle), in_place=self.device.maps_files)
             self._load(bundle, target)
             self._weights.loaded()
         except BaseException as error:
