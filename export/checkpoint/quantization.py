@@ -59,7 +59,7 @@ def maker_of(config: Mapping[str, Any], path: Path, nested: bool) -> Maker | Non
     method = block.get("quant_method") if isinstance(block, dict) else None
     if method is None and isinstance(block, dict) and isinstance(block.get("quantization"), dict):
         method, block = "modelopt", block["quantization"]
-    if method not in MAKERS:
+    if not isinstance(method, str) or not isinstance(block, dict) or method not in MAKERS:
         raise StrixhloError(
             f"{path}: quant_method {str(method)[:60]!r} is not supported ({SUPPORTED} are); use the unquantized model"
         )
@@ -114,15 +114,17 @@ def _mlx(block: Mapping[str, Any], path: Path, nested: bool) -> Read:
 
     def settings(value: Mapping[str, Any]) -> tuple[str, int, int]:
         mode = value.get("mode", "affine")
-        bits, group = value.get("bits"), value.get("group_size")
+        bits: Any = value.get("bits")
+        group: Any = value.get("group_size")
         allowed = {"affine": {(b, g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)}}
         allowed |= {"mxfp4": {(4, 32)}, "nvfp4": {(4, 16)}, "mxfp8": {(8, 32)}}
-        if not isinstance(mode, str) or mode not in allowed or (bits, group) not in allowed[mode]:
+        whole = type(bits) is int and type(group) is int
+        if not whole or not isinstance(mode, str) or (bits, group) not in allowed.get(mode, set()):
             raise StrixhloError(
                 f"{path}: quantization: mode {mode!r}, {bits!r} bits, groups of {group!r} is not supported"
                 f" (affine: 2-6 or 8 bits in groups of 32, 64 or 128; mxfp4, mxfp8, nvfp4)"
             )
-        return mode, int(str(bits)), int(str(group))
+        return mode, bits, group
 
     general = {k: v for k, v in block.items() if k in ("bits", "group_size", "mode")}
     single: dict[str, Mapping[str, Any]] = {}
@@ -221,7 +223,7 @@ def _compressed_bits(block: Mapping[str, Any], path: Path) -> Callable[[Module],
 
 def _gptq(block: Mapping[str, Any], path: Path) -> Maker:
     bits = block.get("bits")
-    if bits not in (2, 4, 8):
+    if type(bits) is not int or bits not in (2, 4, 8):
         raise StrixhloError(f"{path}: GPTQ with {bits!r} bits is not supported (2, 4 and 8 are)")
     version = block.get("checkpoint_format", "gptq")
     if version not in ("gptq", "gptq_v2"):
@@ -244,7 +246,7 @@ def _gpt_oss(_block: Mapping[str, Any], _path: Path) -> Maker:
     return Maker("blocks", frozenset({"blocks", "scales"}), gpt_oss_weight, separator="_")
 
 
-MAKERS: dict[Any, Callable[[Mapping[str, Any], Path], Maker]] = {
+MAKERS: dict[str, Callable[[Mapping[str, Any], Path], Maker]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
     "modelopt": _modelopt,
