@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ import pytest
 from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of, with_tokenizer
 from mlx.utils import tree_flatten, tree_map
 
+from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program
 
 MIXED = {"model.layers.0.mlp.down_proj": {"bits": 6, "group_size": 32}, "model.layers.1.self_attn.v_proj": False}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -96,3 +101,18 @@ def test_settings_that_do_not_exist_are_named(models: dict[bool, Path], tmp_path
         (tmp_path / "mlx" / "config.json").write_text(json.dumps(config | {"quantization": block}))
         with pytest.raises(StrixhloError, match=message):
             open_checkpoint(str(tmp_path / "mlx"))
+
+
+def test_compiled_for_the_cpu(models: dict[bool, Path], tmp_path: Path, build: Callable[[Path, Path], Bundle]) -> None:
+    """Several modes in one model, from the checkpoint to the program: the logits of the JAX evaluation."""
+    overrides = {
+        "model.layers.0.mlp.down_proj": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+        "model.layers.0.mlp.up_proj": {"bits": 8, "group_size": 32, "mode": "mxfp8"},
+        "model.layers.1.mlp.up_proj": {"bits": 4, "group_size": 16, "mode": "nvfp4"},
+    }
+    quantized(models[True], tmp_path / "mlx", bits=4, group_size=64, overrides=overrides)
+    bundle = build(tmp_path / "mlx", tmp_path / "bundle")
+    assert bundle.manifest.weight_formats.keys() >= {"affine4_g64", "mxfp4", "mxfp8", "nvfp4"}
+    with Program(bundle, "cpu", 2) as program, closing(Engine(program)) as engine:
+        ours = engine.score(IDS.tolist())
+    assert distance(ours, logits_of(tmp_path / "mlx")) < 1e-4
