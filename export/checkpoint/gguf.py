@@ -205,6 +205,8 @@ def _read_metadata(cursor: _Cursor, n_pairs: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for i in range(n_pairs):
         key = cursor.string(f"key {i}")
+        if not key.isprintable():  # names are shown in messages
+            raise cursor.fail(f"key {i} is named {key[:80]!r}")
         if key in metadata:
             raise cursor.fail(f"key {key!r} appears twice")
         metadata[key] = _read_value(cursor, key)
@@ -302,6 +304,8 @@ def _read_tensor(cursor: _Cursor, index: int, alignment: int) -> GgufTensor:
     name = cursor.string(f"the name of tensor {index}")
     if not name or len(name) > MAX_NAME:
         raise cursor.fail(f"tensor {index} has a name of {len(name)} characters")
+    if not name.isprintable():
+        raise cursor.fail(f"tensor {index} is named {name[:80]!r}")
     n_dims = cursor.u32(f"the dimensions of tensor {name!r}")
     if not 1 <= n_dims <= MAX_DIMS:
         raise cursor.fail(f"tensor {name!r} has {n_dims} dimensions (1 to {MAX_DIMS} are possible)")

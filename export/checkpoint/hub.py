@@ -26,8 +26,9 @@ UNWANTED = ["*/*", "consolidated*"]
 def download(hub_id: str) -> Path:
     """Fetch what is missing of a model and return the directory or the GGUF file in the cache.
 
-    Files that are complete are not fetched again after an interruption. HF_HUB_OFFLINE, HF_HOME and HF_TOKEN are honoured; without a network a
-    complete copy in the cache is used. StrixhloError says in one line why there is nothing to use.
+    Files that are complete are not fetched again after an interruption. HF_HUB_OFFLINE, HF_HOME and HF_TOKEN are
+    honoured; without a network a complete copy in the cache is used. StrixhloError says in one line why there is
+    nothing to use.
     """
     match = HUB_ID.fullmatch(hub_id)
     if match is None:

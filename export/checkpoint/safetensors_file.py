@@ -21,6 +21,7 @@ from .place import Place
 
 MAX_HEADER = 100_000_000  # bytes, as the safetensors library has it
 MAX_DIMS = 8
+MAX_NAME = 1024
 # 8-bit floats are kept as their bits.
 DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(np.uint8),
@@ -120,6 +121,8 @@ def _counts(value: Any, most: int) -> bool:
 
 def _entry(path: Path, name: str, entry: Any, start: int, size: int) -> StoredTensor:
     where = f"tensor {name[:200]!r}"
+    if not name.isprintable() or len(name) > MAX_NAME:
+        raise _unusable(path, f"{where} has an impossible name")
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise _unusable(path, f"{where} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

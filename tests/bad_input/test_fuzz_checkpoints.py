@@ -15,7 +15,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -148,6 +148,7 @@ def test_the_seeds_are_whole(write: Callable[[str, bytes], Path]) -> None:
 
 
 @FUZZ
+@example(changes=[("byte", 190, 10)])  # a line break in the name of a key
 @given(changes=CHANGES)
 def test_gguf(write: Callable[[str, bytes], Path], changes: Changes) -> None:
     read_all(write("model.gguf", changed(GGUF_SEED, changes)))
