@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -145,3 +146,44 @@ def test_a_client_that_leaves_frees_its_slot(client: OpenAI, streamed: bool) -> 
     while running(client) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running(client)
+
+
+def test_response_format_holds_the_answer_to_its_schema(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"color": {"enum": ["red", "green"]}, "count": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["color", "count"],
+        "additionalProperties": False,
+    }
+    answer = client.chat.completions.create(
+        model=model(client),
+        messages=ASK,
+        max_tokens=64,
+        temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}},
+    )
+    found = json.loads(answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+    assert set(found) == {"color", "count"} and found["color"] in ("red", "green") and 0 <= found["count"] <= 9
+    plain = client.chat.completions.create(
+        model=model(client), messages=ASK, max_tokens=64, temperature=0, response_format={"type": "json_object"}
+    )
+    assert (plain.choices[0].message.content or "").startswith("{")
+
+
+def test_logit_bias_and_penalties_change_the_choice(client: OpenAI) -> None:
+    """Two tokens far above all others: the better one always, until what was said counts against it."""
+
+    def token(text: str) -> int:
+        (found,) = client.post("../tokenize", body={"content": text}, cast_to=dict[str, Any])["tokens"]
+        return int(found)
+
+    bias = {str(token(" red")): 60, str(token(" blue")): 30}
+    options: Any = {"model": model(client), "prompt": "Colors:", "max_tokens": 8, "temperature": 0, "logit_bias": bias}
+    assert client.completions.create(**options).choices[0].text == " red" * 8
+    banned = {**bias, str(token(" red")): -100}
+    assert client.completions.create(**{**options, "logit_bias": banned}).choices[0].text == " blue" * 8
+    bias[str(token(" blue"))] = 60
+    words = client.completions.create(**options, frequency_penalty=2.0).choices[0].text.split()
+    even = client.completions.create(**options).choices[0].text.split()
+    assert set(words) == {"red", "blue"} and abs(words.count("red") - 4) < abs(even.count("red") - 4) <= 4
