@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StrixhloError
 from .program import Program
+from .prompt_check import check_tokens
 
 
 class BatchEngine:
@@ -18,14 +18,7 @@ class BatchEngine:
         self.program = program
         manifest = program.bundle.manifest
         entries = manifest.entry_points
-        pools = next(iter(entries.values())).inputs[-2:]
-        try:
-            self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
-        except (RuntimeError, ValueError, MemoryError):
-            raise StrixhloError(
-                f"the device has no room for a KV cache of {manifest.kv_cache.bytes / 1e9:.1f} GB;"
-                " export with a smaller --context"
-            ) from None
+        self._pools: list[Any] = program.new_pools()
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
         self.block_size = manifest.kv_cache.block_size
@@ -40,19 +33,7 @@ class BatchEngine:
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
         """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
-        if not tokens:
-            raise StrixhloError("there is nothing to process: the prompt has no tokens")
-        if len(tokens) > self.context:
-            raise StrixhloError(
-                f"{len(tokens)} tokens do not fit into the context of {self.context};"
-                " shorten the prompt, or export with a larger --context"
-            )
-        bad = [t for t in tokens if not 0 <= t < self.vocab_size]
-        if bad:
-            raise StrixhloError(
-                f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}: the tokenizer has tokens that the"
-                " model lacks; change the prompt"
-            )
+        check_tokens(tokens, 0, self.context, self.vocab_size)
 
     def chunk_rows(self, left: int) -> int:
         """Rows of the chunk to use for `left` tokens: a larger one as soon as it is filled to more than 3/8."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import StrixhloError
 from .program import Program
+from .prompt_check import check_tokens
 
 
 class Engine:
@@ -18,14 +19,7 @@ class Engine:
         self.program = program
         manifest = program.bundle.manifest
         entries = manifest.entry_points
-        pools = next(iter(entries.values())).inputs[-2:]
-        try:
-            self._pools: list[Any] = [program.device.empty(spec) for spec in pools]
-        except (RuntimeError, ValueError, MemoryError):
-            raise StrixhloError(
-                f"the device has no room for a KV cache of {manifest.kv_cache.bytes / 1e9:.1f} GB;"
-                " export with a smaller --context"
-            ) from None
+        self._pools: list[Any] = program.new_pools()
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._score = next(name for name, e in entries.items() if e.kind == "score")
         self.context = manifest.context
@@ -98,22 +92,5 @@ class Engine:
         self.length += len(piece)
         return logits
 
-    def check_prompt(self, tokens: Sequence[int]) -> None:
-        """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
-        self._check(tokens, 0)
-
-    def _check(self, tokens: Sequence[int], length: int | None = None) -> None:
-        if not tokens:
-            raise StrixhloError("there is nothing to process: the prompt has no tokens")
-        total = len(tokens) + (self.length if length is None else length)
-        if total > self.context:
-            raise StrixhloError(
-                f"{total} tokens do not fit into the context of {self.context};"
-                " shorten the prompt, or export with a larger --context"
-            )
-        bad = [t for t in tokens if not 0 <= t < self.vocab_size]
-        if bad:
-            raise StrixhloError(
-                f"token id {bad[0]} is not in the vocabulary of {self.vocab_size}: the tokenizer has tokens that the"
-                " model lacks; change the prompt"
-            )
+    def _check(self, tokens: Sequence[int]) -> None:
+        check_tokens(tokens, self.length, self.context, self.vocab_size)

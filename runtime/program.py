@@ -141,6 +141,18 @@ class Program:
         self._weights.close()
         self.device.close()
 
+    def new_pools(self) -> list[Any]:
+        """KV pools on the device, their contents undefined; StrixhloError when there is no room."""
+        try:
+            return [
+                self.device.empty(spec) for spec in next(iter(self.bundle.manifest.entry_points.values())).inputs[-2:]
+            ]
+        except (RuntimeError, ValueError, MemoryError):
+            raise StrixhloError(
+                f"the device has no room for a KV cache of {self.bundle.manifest.kv_cache.bytes / 1e9:.1f} GB;"
+                " export with a smaller --context"
+            ) from None
+
     def peak(self) -> Peak:
         """The most memory that was held so far."""
         return peak_memory(self.device.hal)

@@ -25,8 +25,8 @@ from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .kv_cache import BlockPool
 from .penalties import adjusted
+from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import fresh_seed, logprob, sample, step_rng, top_logprobs
-from .sequential import Finished, Handle, QueueFull, Request, TokenEvent
 from .token_bytes import canonical_bytes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..sequential import TokenEvent
+from ..requests import TokenEvent
 from .answering import Answering, Counted, stream, whole
 from .errors import ApiError
 from .generation import Job, Step, stop_strings

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from ...errors import StrixhloError
 from ..detokenize import StopMatcher, StreamingDetokenizer
+from ..requests import Finished, Handle, QueueFull, Request, TokenEvent
 from ..sampling import SamplingParams, fresh_seed
-from ..sequential import Finished, Handle, QueueFull, Request, TokenEvent
 from .errors import ApiError
 from .served import ServedModel
 

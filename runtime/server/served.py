@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from ...errors import StrixhloError
+from ..requests import Handle, Request
 from ..sampling import SamplingParams
-from ..sequential import Handle, Request
 from ..tokenizer import BundleTokenizer
 from .errors import ApiError
 from .schemas import ResponseFormat, Sampling

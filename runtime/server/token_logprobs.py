@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..sequential import TokenEvent
+from ..requests import TokenEvent
 from .served import ServedModel
 
 

@@ -17,9 +17,9 @@ from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.program import Program
+from strixhlo.runtime.requests import Finished, Handle, QueueFull, Request, TokenEvent
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
-from strixhlo.runtime.sequential import Finished, Handle, QueueFull, Request, TokenEvent
 
 
 @pytest.fixture(scope="module")
