@@ -43,20 +43,22 @@ class BatchEngine:
                 best = rows
         return best
 
-    def prefill(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> np.ndarray:
-        """One chunk of a sequence, of at most chunk_rows tokens; logits after the last, float32 [vocabulary]."""
+    def prefill(self, tokens: Sequence[int], start: int, blocks: Sequence[int], fetch: str = "logits") -> np.ndarray:
+        """One chunk of a sequence, of at most chunk_rows tokens. fetch: what comes back of its last row, "logits"
+        (float32 [vocabulary]) or "tokens" (int32 scalar, the largest logit's index; -1: none is finite)."""
         rows = self.chunk_rows(len(tokens))
         name = next(name for size, name in self._chunks if size == rows)
         padded = np.zeros(rows, np.int32)
         padded[: len(tokens)] = tokens
         where = (np.array([start], np.int32), np.array([len(tokens)], np.int32))
-        logits, self._pools = self.program.call(name, (padded, *where, self._tables([blocks], 1)), self._pools)
-        return np.asarray(logits[0])
+        host = (padded, *where, self._tables([blocks], 1))
+        fetched, self._pools = self.program.call(name, host, self._pools, fetch)
+        return np.asarray(fetched[-1])
 
     def decode(
-        self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Sequence[int]]
+        self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Sequence[int]], fetch: str = "logits"
     ) -> list[np.ndarray]:
-        """One token of each sequence; its logits, float32 [vocabulary] each. Larger batches go in several calls."""
+        """One token of each sequence; for each what `prefill` gives. Larger batches go in several calls."""
         result: list[np.ndarray] = []
         while len(result) < len(tokens):
             left = len(tokens) - len(result)
@@ -65,8 +67,9 @@ class BatchEngine:
             count = len(tokens[part])
             ids, where = np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
             ids[:count], where[:count] = tokens[part], positions[part]
-            logits, self._pools = self.program.call(name, (ids, where, self._tables(blocks[part], rows)), self._pools)
-            result += list(logits[:count])
+            host = (ids, where, self._tables(blocks[part], rows))
+            fetched, self._pools = self.program.call(name, host, self._pools, fetch)
+            result += list(fetched[:count])
         return result
 
     def _tables(self, blocks: Sequence[Sequence[int]], rows: int) -> np.ndarray:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StrixhloError
 from .program import Program
 from .prompt_check import check_tokens
+from .sampling import broken_logits
 
 
 class Engine:
@@ -70,10 +70,7 @@ class Engine:
         best, self._pools = self.program.call("decode_1", host, self._pools, fetch="tokens")
         self.length += 1
         if best[0] < 0:
-            raise StrixhloError(
-                "decoding: the logits have no largest finite value: the model's output is broken; try another target"
-                " or --dtype, and `strixhlo compare` to find where it goes wrong"
-            )
+            raise broken_logits("the logits have no largest finite value")
         return int(best[0])
 
     def _chunk(self, left: int) -> tuple[int, str]:

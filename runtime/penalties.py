@@ -10,6 +10,12 @@ from ..errors import StrixhloError
 from .sampling import SamplingParams
 
 
+def adjusts(params: SamplingParams) -> bool:
+    """Whether `adjusted` changes anything for this request."""
+    penalties = params.presence_penalty, params.frequency_penalty, params.logit_bias
+    return params.repetition_penalty != 1 or any(penalties)
+
+
 def adjusted(logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], generated: Sequence[int]) -> np.ndarray:
     """Logits float32 [vocabulary], changed for one request; the same array where nothing is to change.
 
@@ -18,7 +24,7 @@ def adjusted(logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], 
     only: subtracted once for each token that occurs, and once for each occurrence. logit_bias is added last.
     """
     repetition, presence, frequency = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-    if repetition == 1 and not presence and not frequency and not params.logit_bias:
+    if not adjusts(params):
         return logits
     result = logits.astype(np.float32)
     if repetition != 1:

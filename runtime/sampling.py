@@ -165,11 +165,16 @@ def _best(logits: np.ndarray) -> int:
         raise StrixhloError(f"sampling: logits have shape {logits.shape}; one row of the vocabulary's size is needed")
     best = int(logits.argmax())  # of the first NaN, where there is one
     if not math.isfinite(logits[best]):
-        raise StrixhloError(
-            f"sampling: the logit of token {best} is {logits[best]}: the model's output is broken; "
-            "try another target or --dtype, and `strixhlo compare` to find where it goes wrong"
-        )
+        raise broken_logits(f"the logit of token {best} is {logits[best]}")
     return best
+
+
+def broken_logits(what: str) -> StrixhloError:
+    """The error where there is no best token."""
+    return StrixhloError(
+        f"sampling: {what}: the model's output is broken; "
+        "try another target or --dtype, and `strixhlo compare` to find where it goes wrong"
+    )
 
 
 def _log_total(logits: np.ndarray) -> float:

@@ -24,9 +24,9 @@ from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .kv_cache import BlockPool
-from .penalties import adjusted
+from .penalties import adjusted, adjusts
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
-from .sampling import fresh_seed, logprob, sample, step_rng, top_logprobs
+from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
 from .token_bytes import canonical_bytes
 
 
@@ -48,6 +48,13 @@ class Sequence:
     def decoding(self) -> bool:
         """Only the last id, which was just generated, is not in the pool."""
         return len(self.ids) > self.prompt_length and self.filled == len(self.ids) - 1
+
+    @property
+    def argmax(self) -> bool:
+        """Its next token is that of the largest logit as the model gives it, which the device finds itself."""
+        params = self.handle.request.params
+        greedy = params.temperature == 0 or params.top_k == 1
+        return greedy and params.logprobs is None and self.constraint is None and not adjusts(params)
 
 
 class Scheduler:
@@ -175,21 +182,25 @@ class Scheduler:
         if not self._reserve(sequence, end):
             return
         piece = sequence.ids[sequence.filled : end]
-        logits = engine.prefill(piece, sequence.filled, sequence.blocks)
+        last = end == len(sequence.ids)
+        fetch = "logits" if last and not sequence.argmax else "tokens"
+        output = engine.prefill(piece, sequence.filled, sequence.blocks, fetch)
         self.computed += len(piece)
         sequence.filled = end
         self._register(sequence)
-        if end < len(sequence.ids):
-            self._turn.append(sequence)
+        if last:
+            self._choose(sequence, output)
         else:
-            self._choose(sequence, logits)
+            self._turn.append(sequence)
 
     def _decode(self, ready: list[Sequence]) -> None:
-        rows = self._engine.decode([s.ids[-1] for s in ready], [s.filled for s in ready], [s.blocks for s in ready])
-        for sequence, logits in zip(ready, rows, strict=True):
+        fetch = "tokens" if all(s.argmax for s in ready) else "logits"
+        ids, positions, blocks = [s.ids[-1] for s in ready], [s.filled for s in ready], [s.blocks for s in ready]
+        rows = self._engine.decode(ids, positions, blocks, fetch)
+        for sequence, output in zip(ready, rows, strict=True):
             sequence.filled += 1
             self._register(sequence)
-            self._guarded([sequence], partial(self._choose, sequence, logits))
+            self._guarded([sequence], partial(self._choose, sequence, output))
 
     def _reuse(self, sequence: Sequence) -> None:
         """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ."""
@@ -241,25 +252,35 @@ class Scheduler:
         self._leave(sequence)
         sequence.handle.put(end)
 
-    def _choose(self, sequence: Sequence, logits: np.ndarray) -> None:
-        """The next token of a sequence from its logits, and whether that ends it."""
-        handle, params = sequence.handle, sequence.handle.request.params
-        if handle.cancelled:
+    def _choose(self, sequence: Sequence, output: np.ndarray) -> None:
+        """The next token of a sequence from its logits, or the id that the device chose, and whether that ends it."""
+        if sequence.handle.cancelled:
             return  # the loop ends it
-        ids, n = sequence.ids, sequence.prompt_length
+        if output.ndim:
+            self._take(sequence, self._sampled(sequence, output))
+        elif output < 0:
+            raise broken_logits("the logits have no largest finite value")
+        else:
+            self._take(sequence, TokenEvent(int(output)))
+
+    def _sampled(self, sequence: Sequence, logits: np.ndarray) -> TokenEvent:
+        params, ids, n = sequence.handle.request.params, sequence.ids, sequence.prompt_length
         possible = adjusted(logits, params, ids[:n], ids[n:])
         if sequence.constraint:
             possible = sequence.constraint.masked(possible)
-        token = sample(possible, params, step_rng(sequence.seed, handle.generated))
+        token = sample(possible, params, step_rng(sequence.seed, sequence.handle.generated))
         if sequence.constraint:
             sequence.constraint.accept(token)
         if params.logprobs is None:
-            handle.put(TokenEvent(token))
-        else:
-            best = tuple(top_logprobs(logits, params.logprobs))
-            handle.put(TokenEvent(token, logprob(logits, token), best))
-        ids.append(token)
-        if token in handle.request.eos_ids or (sequence.constraint and sequence.constraint.complete):
+            return TokenEvent(token)
+        return TokenEvent(token, logprob(logits, token), tuple(top_logprobs(logits, params.logprobs)))
+
+    def _take(self, sequence: Sequence, event: TokenEvent) -> None:
+        """Append a token and hand it to the reader; ends the sequence where that was the last."""
+        handle, constraint = sequence.handle, sequence.constraint
+        handle.put(event)
+        sequence.ids.append(event.token)
+        if event.token in handle.request.eos_ids or (constraint and constraint.complete):
             self._end(sequence, Finished("eos"))
-        elif handle.generated == params.max_tokens or len(ids) > self._engine.context:
+        elif handle.generated == handle.request.params.max_tokens or len(sequence.ids) > self._engine.context:
             self._end(sequence, Finished("length"))

@@ -75,6 +75,23 @@ def test_a_stream_is_the_same_alone_and_in_any_batch(engine: BatchEngine) -> Non
             assert scheduler.preempted == 0
 
 
+def test_greedy_steps_fetch_token_ids_alone_and_with_others(
+    engine: BatchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    real = engine.program.call
+    monkeypatch.setattr(engine.program, "call", lambda *a: (fetched.append(a[3]), real(*a))[1])
+    ids, greedy = prompt(5, 200), SamplingParams(max_tokens=8)
+    sampled = SamplingParams(max_tokens=8, logprobs=0)
+    results = []
+    for others in ((), (sampled,)):
+        with closing(Scheduler(engine)) as scheduler:
+            handles = [scheduler.submit(Request(ids, p)) for p in (greedy, *others)]
+            results.append([[e.token for e in h.events() if isinstance(e, TokenEvent)] for h in handles])
+        assert set(fetched) == {"tokens", "logits"} if others else {"tokens"}
+    assert results[0][0] == results[1][0] and len(results[0][0]) == 8  # by ids or by logits: the same tokens
+
+
 def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "blocks", 6)
     monkeypatch.setattr(engine, "context", 96)
@@ -160,13 +177,13 @@ class FakeEngine:
     def chunk_rows(self, left: int) -> int:
         return min(left, 8)
 
-    def prefill(self, tokens: list[int], start: int, blocks: list[int]) -> np.ndarray:
+    def prefill(self, tokens: list[int], start: int, blocks: list[int], fetch: str) -> np.ndarray:
         assert len(blocks) * 4 >= start + len(tokens)
-        return np.zeros(8, np.float32)
+        return np.zeros(8, np.float32) if fetch == "logits" else np.array(0)
 
-    def decode(self, tokens: list[int], positions: list[int], blocks: list[list[int]]) -> list[np.ndarray]:
+    def decode(self, tokens: list[int], positions: list[int], blocks: list[list[int]], fetch: str) -> list[np.ndarray]:
         assert all(len(b) * 4 > p for p, b in zip(positions, blocks, strict=True))
-        return [np.zeros(8, np.float32) for _ in tokens]
+        return [np.zeros(8, np.float32) if fetch == "logits" else np.array(0) for _ in tokens]
 
 
 def test_no_growth_over_ten_thousand_requests() -> None:
