@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from .bundle import Bundle, open_bundle
+from .bundle import open_bundle
 from .command_group import Output, Progress
 from .errors import StrixhloError
+from .native_engine import Native, open_native
 from .progress import spinner
-
-if TYPE_CHECKING:
-    from .runtime.native.contender import Contender
 
 
 class Counts(click.ParamType):
@@ -39,9 +36,9 @@ class Counts(click.ParamType):
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--native",
-    type=click.Choice(["llama.cpp", "mlx", "transformers"]),
+    type=Native(),
     required=True,
-    help="The engine to compare with.",
+    help="The engine to compare with: llama.cpp, mlx, transformers, jax.",
 )
 @click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the source of the export.")
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
@@ -98,7 +95,7 @@ def compare(
         work = Workload(ids, tuple(tokenizer.encode(GREEDY_PROMPT)), greedy, prefill, decode, repeats)
         say(f"loading {native}")
         try:
-            theirs = _open_native(native, source, opened, threads, longest)
+            theirs = open_native(native, source, opened, threads, longest)
             try:
                 result = run_comparison(ours, theirs, work, say=say)
             finally:
@@ -114,21 +111,3 @@ def compare(
             output.print(line, soft_wrap=True)
     if result.failures:
         sys.exit(1)
-
-
-def _open_native(native: str, source: Path | None, bundle: Bundle, threads: int, longest: int) -> Contender:
-    """The other side, loaded from `source` or from what the bundle was made of."""
-    path = source or Path(bundle.manifest.source)
-    if native == "llama.cpp":
-        from .runtime.native.llama_cpp import LlamaCpp
-
-        if source is None and bundle.manifest.container != "gguf":
-            raise StrixhloError(f"{bundle.path}: was not made from a GGUF file; name one for {native} with --source")
-        return LlamaCpp(path, n_ctx=max(2048, longest + 64), n_threads=threads)
-    if native == "mlx":
-        from .runtime.native.mlx import Mlx
-
-        return Mlx(path)
-    from .runtime.native.transformers_float32 import Float32Model
-
-    return Float32Model(path, n_threads=threads)

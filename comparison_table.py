@@ -20,7 +20,8 @@ def comparison_table(result: Comparison) -> Table:
     table.add_row("greedy tokens agreed", f"{result.greedy_agreed} of {result.greedy_tokens}")
     if result.divergence_gap is not None:
         table.add_row("gap of the two best logits there", f"{result.divergence_gap:.3f}")
-    table.add_row(f"mean KL, {n.positions} positions", f"{n.mean_kl:.6f}")
+    over = "" if n.top_n is None else f", top {n.top_n} only"
+    table.add_row(f"mean KL, {n.positions} positions{over}", f"{n.mean_kl:.6f}")
     table.add_row(f"mean KL, {d.positions} decoded one by one", f"{d.mean_kl:.6f}")
     table.add_row("99th percentile KL", f"{n.p99_kl:.6f}")
     table.add_row("mean and largest |delta logit|", f"{n.mean_abs_delta:.4f}, {n.max_abs_delta:.3f}")

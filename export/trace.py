@@ -42,7 +42,7 @@ def trace(
     points = {name: _entry_point(kind, rows, cache, model.vocab_size) for name, (kind, rows) in entries.items()}
     functions, arguments = {}, {}
     for name, (kind, rows) in entries.items():
-        functions[name] = jax.jit(_named(name, _entry(kind, rows, model, cache, used)))
+        functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used)))
         arguments[name] = [jax.ShapeDtypeStruct(i.shape, DTYPES[i.dtype]) for i in points[name].inputs]
 
     def program(weights: Mapping[str, Weight], arguments: Mapping[str, Any]) -> Any:
@@ -79,7 +79,9 @@ def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> Entr
     return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, best, *pools))
 
 
-def _entry(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
+def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
+    """The function of an entry: (weights, *inputs of its EntryPoint) -> its outputs. `used` gets the weights read."""
+
     def decode(weights: Mapping[str, Weight], tokens: Any, positions: Any, table: Any, k_pool: Any, v_pool: Any) -> Any:
         w = Weights(weights)
         hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))

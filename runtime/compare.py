@@ -13,8 +13,8 @@ import numpy as np
 from ..errors import StrixhloError
 from .engine import Engine
 from .native.compiled import CompiledBundle
-from .native.contender import Contender
-from .numerics import LogitComparison, compare_logits, first_divergence, top_two_gap
+from .native.contender import Contender, TopLogprobs
+from .numerics import LogitComparison, Positions, compare_positions, compare_top, first_divergence, top_two_gap
 from .sampling import SamplingParams, sample, step_rng
 from .verdict import Limits, failures, limits_for
 
@@ -85,8 +85,8 @@ def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Cal
     say(f"logits of {len(work.ids) - 1} tokens")
     ids, targets = list(work.ids[:-1]), work.ids[1:]
     reference = theirs.logits(ids)
-    numerics = compare_logits(ours.logits(ids), reference, targets)
-    decoded = compare_logits(ours.decoded_logits(ids, DECODED), reference[-DECODED:], targets[-DECODED:])
+    numerics = _summary(ours.logits(ids), reference, targets)
+    decoded = _summary(ours.decoded_logits(ids, DECODED), _last(reference, DECODED), targets[-DECODED:])
     say(f"greedy, {work.greedy} tokens each")
     mine, other = ours.greedy(work.prompt, work.greedy), theirs.greedy(work.prompt, work.greedy)
     both = min(len(mine), len(other))
@@ -133,6 +133,17 @@ def measure_speeds(ours: Contender, theirs: Contender, work: Workload, say: Call
         mine, other = zip(*rates, strict=True)
         speeds.append(Speed(name, steps or len(prompt), mine, other))
     return tuple(speeds)
+
+
+def _summary(ours: np.ndarray, theirs: np.ndarray | TopLogprobs, targets: Sequence[int]) -> LogitComparison:
+    if isinstance(theirs, TopLogprobs):
+        found: Positions = compare_top(ours, theirs.ids, theirs.logprobs)
+        return found.summary(ours.shape[1], theirs.ids.shape[1])
+    return compare_positions(ours, theirs, targets).summary(ours.shape[1])
+
+
+def _last(rows: np.ndarray | TopLogprobs, n: int) -> np.ndarray | TopLogprobs:
+    return TopLogprobs(rows.ids[-n:], rows.logprobs[-n:]) if isinstance(rows, TopLogprobs) else rows[-n:]
 
 
 def _gap(ours: CompiledBundle, ids: Sequence[int]) -> float:

@@ -21,7 +21,7 @@ class LogitComparison:
     engine that returns only log-probabilities can be compared with one that returns logits. relative_error: root of
     the summed squared deltas over that of their logits around each row's mean, which random models' faults show in too.
     KL is KL(theirs || ours) in nats; 99% of the positions have at most p99_kl. Perplexities are exp of the mean
-    negative log-probability of the targets.
+    negative log-probability of the targets. top_n: how many of a position's tokens were compared, None: all.
     """
 
     positions: int
@@ -35,6 +35,7 @@ class LogitComparison:
     top1_agreement: float
     perplexity_ours: float | None = None
     perplexity_theirs: float | None = None
+    top_n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Positions:
     nll_ours: np.ndarray
     nll_theirs: np.ndarray
 
-    def summary(self, vocabulary: int) -> LogitComparison:
+    def summary(self, vocabulary: int, top_n: int | None = None) -> LogitComparison:
         """Over all positions."""
         norm = self.squared_norm.sum()
         return LogitComparison(
@@ -67,6 +68,7 @@ class Positions:
             top1_agreement=float(self.agree.mean()),
             perplexity_ours=_perplexity(self.nll_ours),
             perplexity_theirs=_perplexity(self.nll_theirs),
+            top_n=top_n,
         )
 
 
@@ -129,6 +131,40 @@ def compare_positions(ours: np.ndarray, theirs: np.ndarray, targets: Sequence[in
         centred -= centred.mean(axis=1, keepdims=True)
         columns["squared_norm"][rows] = (centred * centred).sum(axis=1)
     return Positions(**columns)
+
+
+def compare_top(ours: np.ndarray, ids: np.ndarray, logprobs: np.ndarray) -> Positions:
+    """Our [T, V] logits against an engine's N best tokens: ids int [T, N] (-1: none), log-probabilities [T, N].
+
+    KL is between the two distributions over these N tokens and one more outcome, all others; deltas are over the N.
+    No perplexities: the target need not be among the N.
+    """
+    mine = log_softmax(ours)
+    if ids.shape != logprobs.shape or len(ids) != len(mine) or np.isnan(mine).any() or (ids >= mine.shape[1]).any():
+        raise StrixhloError(f"compare: {ids.shape} best tokens cannot be held against logits of shape {mine.shape}")
+    known = ids >= 0
+    if not known.any(axis=1).all():
+        raise StrixhloError("compare: the engine gave no log-probabilities for a position")
+    p = np.where(known, np.exp(logprobs), 0.0)
+    q = np.where(known, np.exp(np.take_along_axis(mine, np.maximum(ids, 0), 1)), 0.0)
+    rest_p, rest_q = np.clip(1 - p.sum(1), 1e-12, 1), np.clip(1 - q.sum(1), 1e-12, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * (np.log(p) - np.log(np.maximum(q, 1e-45))), 0.0)
+        delta = np.where(known, np.abs(np.log(np.maximum(q, 1e-45)) - logprobs), 0.0)
+    count = known.sum(axis=1)
+    centred = np.where(known, logprobs, 0.0)
+    centred = np.where(known, centred - (centred.sum(1) / count)[:, None], 0.0)
+    nothing = np.full(len(mine), np.nan)
+    return Positions(
+        kl=np.maximum(terms.sum(1) + rest_p * (np.log(rest_p) - np.log(rest_q)), 0.0),
+        mean_delta=delta.sum(1) / count,
+        max_delta=delta.max(1),
+        squared_delta=(delta * delta).sum(1),
+        squared_norm=(centred * centred).sum(1),
+        agree=mine.argmax(1) == np.take_along_axis(ids, np.where(known, logprobs, -np.inf).argmax(1)[:, None], 1)[:, 0],
+        nll_ours=nothing,
+        nll_theirs=nothing,
+    )
 
 
 def _checked_targets(targets: Sequence[int], positions: int, vocabulary: int) -> np.ndarray:

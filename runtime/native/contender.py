@@ -12,6 +12,15 @@ Precision = Literal["float32", "reduced"]
 
 
 @dataclass(frozen=True)
+class TopLogprobs:
+    """The N likeliest tokens after each of T positions, where an engine gives no more: ids int32 [T, N] (-1: none) and
+    natural log-probabilities float64 [T, N] (-inf: none), likeliest first."""
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+
+
+@dataclass(frozen=True)
 class Timing:
     """Seconds from the prompt to its first token, and of the decode steps after it."""
 
@@ -34,8 +43,8 @@ class Contender(Protocol):
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
         """The ids that it makes of a conversation, up to the reply; None where it has no template."""
 
-    def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """After each of T ids: float32 [T, vocabulary], logits or log-probabilities."""
+    def logits(self, ids: Sequence[int]) -> np.ndarray | TopLogprobs:
+        """After each of T ids: float32 [T, vocabulary] (logits or log-probabilities), or the best few."""
 
     def greedy(self, ids: Sequence[int], n: int) -> list[int]:
         """The n tokens that follow by greedy choice; fewer when the engine stops at an end of text."""

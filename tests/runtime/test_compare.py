@@ -14,6 +14,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.native_engine import open_native
 from strixhlo.runtime.compare import Comparison, Workload, compare, difference
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.native.compiled import CompiledBundle
@@ -82,6 +83,18 @@ def test_mlx_agrees_and_rounds_its_own_way(sharp: Bundle) -> None:
     result = compared(sharp, Mlx(Path(sharp.manifest.source)))
     assert result.failures == () and result.numerics.relative_error < 0.01
     assert result.limits.name.startswith("16-bit") and result.greedy_agreed == 4
+
+
+def test_jax_runs_the_same_functions_without_iree(sharp: Bundle) -> None:
+    native = open_native("jax", None, sharp, 1, 64)
+    result = compared(sharp, native)
+    assert result.failures == () and result.numerics.relative_error < 1e-4
+    assert result.greedy_agreed == result.greedy_tokens == 4
+
+
+def test_jax_reads_the_checkpoint_and_not_the_bundle(sharp: Bundle, tmp_path: Path) -> None:
+    bad = with_changed(sharp, tmp_path / "b", "model.layers.1.mlp.up_proj.weight.dense", lambda rows: rows[::-1])
+    assert compared(bad, open_native("jax", None, bad, 1, 64)).failures
 
 
 def test_a_wrong_rope_base(sharp: Bundle, native: Float32Model, tmp_path: Path) -> None:
