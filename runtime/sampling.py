@@ -1,8 +1,8 @@
-"""From logits to the next token: greedy, top-k, top-p, min-p, temperature, seed, log-probabilities.
+"""From logits to the next token: greedy, top-k, typical, top-p, min-p, XTC, temperature, seed, log-probabilities.
 
-The order is llama.cpp's default chain (common/common.h: top_k, top_p, min_p, temperature last), because the native path
-that we compare with and most published settings assume it. Temperature last means that top-p and min-p judge the
-model's own distribution, whatever the temperature. mlx-lm also has temperature last but applies top-p, min-p, then
+The order is llama.cpp's default chain (common/common.h: top_k, typ_p, top_p, min_p, xtc, temperature last), because the
+native path that we compare with and most published settings assume it. Temperature last means that the filters judge
+the model's own distribution, whatever the temperature. mlx-lm also has temperature last but applies top-p, min-p, then
 top-k; Hugging Face applies the temperature first.
 
 Probabilities are float64, ties go to the lower token id, and the random stream of a token depends on (seed, step)
@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import StrixhloError
 
+DRY_BREAKERS = ("\n", ":", '"', "*")  # what both llama.cpp and text-generation-webui have
 SEEDS = 1 << 64  # seeds are 64-bit: Philox has a 128-bit key, the other half is the step
 
 
@@ -30,7 +31,9 @@ class SamplingParams:
 
     temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch a filter off; seed None draws a fresh one.
     typical_p 1, repetition_penalty 1, presence_penalty 0 and frequency_penalty 0 are off too. logit_bias: token id ->
-    what is added to its logit. json_schema, regex, grammar (Lark): what the answer must match, one of them at most.
+    what is added to its logit. dry_multiplier 0 is off (see dry.py for the rest). xtc_probability: how often all tokens
+    of at least xtc_threshold are taken away but the least likely of them. json_schema, regex, grammar (Lark): what the
+    answer must match, one of them at most.
     logprobs: how many of the best log-probabilities to report with each token (None: not even the token's own).
     Raises StrixhloError on values out of range.
     """
@@ -48,6 +51,12 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     json_schema: Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -61,6 +70,12 @@ class SamplingParams:
         _check_real("repetition_penalty", self.repetition_penalty, lambda p: 0 < p <= 100, "above 0 and at most 100")
         _check_real("presence_penalty", self.presence_penalty, lambda p: abs(p) <= 100, "a number from -100 to 100")
         _check_real("frequency_penalty", self.frequency_penalty, lambda p: abs(p) <= 100, "a number from -100 to 100")
+        _check_real("dry_multiplier", self.dry_multiplier, lambda m: 0 <= m <= 100, "a number from 0 (off) to 100")
+        _check_real("dry_base", self.dry_base, lambda b: 1 <= b <= 4, "a number from 1 to 4")
+        _check_int("dry_allowed_length", self.dry_allowed_length, 1, "a whole number from 1 to 49", below=50)
+        _check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
+        _check_real("xtc_probability", self.xtc_probability, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+        _check_real("xtc_threshold", self.xtc_threshold, lambda t: 0 <= t <= 1, "a number from 0 to 1")
         if not isinstance(self.logit_bias, Mapping):
             raise StrixhloError(f"sampling: logit_bias is {self.logit_bias!r}; it must be a mapping of ids to numbers")
         for token, bias in self.logit_bias.items():
@@ -73,8 +88,7 @@ class SamplingParams:
             _check_int("logprobs", self.logprobs, 0, "a whole number, 0 or more")
         if (self.json_schema is not None) + (self.regex is not None) + (self.grammar is not None) > 1:
             raise StrixhloError("sampling: give one of json_schema, regex and grammar, not several")
-        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
-            raise StrixhloError(f"sampling: stop is {self.stop!r}; it must be a tuple of strings, none of them empty")
+        _check_texts("stop", self.stop)
 
     @property
     def constrained(self) -> bool:
@@ -92,6 +106,11 @@ def _check_real(name: str, value: object, in_range: Callable[[float], bool], exp
         raise StrixhloError(f"sampling: {name} is {value!r}; it must be {expected}")
 
 
+def _check_texts(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(s, str) and s for s in value):
+        raise StrixhloError(f"sampling: {name} is {value!r}; it must be a tuple of strings, none of them empty")
+
+
 def fresh_seed() -> int:
     """A seed for a request that names none; report it, so that the run can be repeated."""
     return secrets.randbits(64)
@@ -106,15 +125,16 @@ def sample(logits: np.ndarray, params: SamplingParams, rng: np.random.Generator)
     """The next token id from float32 logits [vocab]. Raises StrixhloError when they hold NaN or +inf, or only -inf."""
     if params.temperature == 0 or params.top_k == 1:
         return _best(logits)
-    ids, probabilities = distribution(logits, params)
+    exclude = params.xtc_probability > 0 and rng.random() < params.xtc_probability
+    ids, probabilities = distribution(logits, params, exclude)
     cumulative = np.cumsum(probabilities)
     drawn = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
     last_possible = np.searchsorted(cumulative, cumulative[-1], side="left")  # the product may round up to the total
     return int(ids[min(drawn, last_possible)])
 
 
-def distribution(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
-    """What `sample` draws from: token ids [n] ascending, float64 probabilities [n]."""
+def distribution(logits: np.ndarray, params: SamplingParams, exclude: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """What `sample` draws from: token ids [n] ascending, float64 probabilities [n]. exclude: XTC strikes this time."""
     best = _best(logits)
     if params.temperature == 0:
         return np.array([best]), np.ones(1)
@@ -138,10 +158,28 @@ def distribution(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray
         passing = np.flatnonzero(scaled >= math.log(params.min_p))
         ids = passing if ids is None else ids[passing]
         scaled = scaled[passing]
+    if exclude:
+        remaining = _without_top_choices(scaled, params.xtc_threshold)
+        ids = remaining if ids is None else ids[remaining]
+        scaled = scaled[remaining] - scaled[remaining].max()
     weights = np.exp(scaled / params.temperature)
     if ids is None:
         ids = np.arange(logits.size)
     return ids, weights / weights.sum()
+
+
+def _without_top_choices(values: np.ndarray, threshold: float) -> np.ndarray:
+    """Indices, ascending, without all that are at least as likely as `threshold` but the least likely of these.
+
+    XTC as in llama.cpp (llama_sampler_xtc): probabilities are those of what the other filters left; of equal ones the
+    last is kept.
+    """
+    weights = np.exp(values - values.max())
+    top = np.flatnonzero(weights >= threshold * weights.sum())
+    if top.size < 2:
+        return np.arange(values.size)
+    kept = top[top.size - 1 - int(values[top][::-1].argmin())]
+    return np.setdiff1d(np.arange(values.size), top[top != kept])
 
 
 def top_logprobs(logits: np.ndarray, n: int) -> list[tuple[int, float]]:

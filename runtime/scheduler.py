@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
+from .dry import Breakers
 from .kv_cache import BlockPool
 from .penalties import adjusted, adjusts
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
@@ -72,7 +73,9 @@ class Scheduler:
         """tokenizer and eos_ids: for structured output, and to find cached prefixes by text; parallel: sequences at a
         time; queue_size: that may wait."""
         self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
-        self.pool = BlockPool(engine.blocks, engine.block_size, canonical_bytes(tokenizer, engine.vocab_size))
+        texts = canonical_bytes(tokenizer, engine.vocab_size)
+        self.pool = BlockPool(engine.blocks, engine.block_size, texts)
+        self._breakers = Breakers(texts)
         self._constraints = Constraints(tokenizer, engine.vocab_size, eos_ids) if tokenizer else None
         self.computed = self.reused = self.preempted = 0  # prompt tokens prefilled, found in the cache; preemptions
         self._waiting: deque[tuple[Handle, Constraint | None]] = deque()
@@ -265,7 +268,7 @@ class Scheduler:
 
     def _sampled(self, sequence: Sequence, logits: np.ndarray) -> TokenEvent:
         params, ids, n = sequence.handle.request.params, sequence.ids, sequence.prompt_length
-        possible = adjusted(logits, params, ids[:n], ids[n:])
+        possible = adjusted(logits, params, ids[:n], ids[n:], self._breakers)
         if sequence.constraint:
             possible = sequence.constraint.masked(possible)
         token = sample(possible, params, step_rng(sequence.seed, sequence.handle.generated))

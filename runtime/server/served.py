@@ -90,6 +90,9 @@ def sampling_params(
         value = getattr(body, name)
         if value is not None and value != off:
             wanted[name] = value
+    for name in KNOWN:
+        if name.startswith(("dry_", "xtc_")) and (value := getattr(body, name)) is not None:
+            wanted[name] = value
     if form is not None and form.type != "text":
         wanted["json_schema"] = form.json_schema.schema_ if form.json_schema else {"type": "object"}
     unknown = sorted(set(wanted) - KNOWN)
