@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .bundle import open_bundle
-from .command_group import Output, Progress
+from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ Messages = list[dict[str, str]]
 @click.option("--top-p", default=0.95, show_default=True, help="Keep the likeliest tokens up to this mass.")
 @click.option("--seed", type=int, help="Same seed, same answers.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 def chat(
     bundle: Path,
     target: str,
@@ -49,11 +50,13 @@ def chat(
     top_p: float,
     seed: int | None,
     threads: int | None,
+    memory_budget: str | None,
 ) -> None:
     """Talk with a compiled bundle; /help lists the commands. Without a terminal, each line of input is a message."""
     from .runtime.engine import Engine
     from .runtime.program import Program
     from .runtime.sampling import SamplingParams
+    from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
@@ -61,7 +64,8 @@ def chat(
     tokenizer = load_tokenizer(bundle)
     messages: Messages = [{"role": "system", "content": system}] if system else []
     next_line = line_reader()
-    with Program(opened, target, threads) as program, closing(Engine(program)) as engine:
+    limit = optional_size(memory_budget)
+    with Program(opened, target, threads, limit, say_dim) as program, closing(Engine(program)) as engine:
         while (line := next_line()) is not None:
             try:
                 if line.startswith("/"):

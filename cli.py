@@ -18,7 +18,7 @@ import click
 
 from .bundle import open_bundle
 from .chat_command import chat
-from .command_group import Commands, Output, Progress
+from .command_group import Commands, Output, Progress, say_dim
 from .compare_command import compare
 from .doctor_command import doctor
 from .errors import StrixhloError
@@ -208,7 +208,7 @@ def run(
     from .runtime.memory import budget_record
     from .runtime.program import Program
     from .runtime.sampling import SamplingParams
-    from .runtime.sizes import parse_size, size
+    from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
     params = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
@@ -226,7 +226,7 @@ def run(
             click.echo(piece, nl=False)
 
     with (
-        Program(opened, target, threads, None if memory_budget is None else parse_size(memory_budget)) as program,
+        Program(opened, target, threads, optional_size(memory_budget), say_dim) as program,
         closing(Engine(program)) as engine,
     ):
         result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
@@ -247,8 +247,7 @@ def run(
         f"[dim]{result.prompt_tokens} prompt tokens at {result.prefill_rate:.1f} tok/s{decode}"
         f" ({result.finish}{f', seed {result.seed}' if params.temperature else ''})[/dim]"
     )
-    left = "memory left unknown" if budget.left is None else f"{size(budget.left)} left of {size(budget.amount or 0)}"
-    stderr.print(f"[dim]memory: {size(budget.needed)} planned, {left}; peak {peak}[/dim]", soft_wrap=True)
+    say_dim(f"memory peak: {peak}")
 
 
 def _standard_input() -> str:

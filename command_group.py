@@ -50,6 +50,11 @@ class Progress(Console):
         self.quiet = True
 
 
+def say_dim(line: str) -> None:
+    """One line beside the result, on standard error."""
+    Progress().print(line, style="dim", markup=False, soft_wrap=True)
+
+
 class Output(Console):
     """Standard output. When its reader has left (`| head`), the command ends."""
 

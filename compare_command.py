@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from .bundle import open_bundle
-from .command_group import Output, Progress
+from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
 from .native_engine import Native, open_native
 from .progress import spinner
@@ -49,6 +49,7 @@ class Counts(click.ParamType):
 @click.option("-p", "--prefill", type=Counts(), default="512", show_default=True, help="Prompt lengths to time.")
 @click.option("-n", "--decode", type=Counts(), default="128", show_default=True, help="Decode lengths to time.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
+@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(
     bundle: Path,
@@ -62,6 +63,7 @@ def compare(
     prefill: tuple[int, ...],
     decode: tuple[int, ...],
     repeats: int,
+    memory_budget: str | None,
     as_json: bool,
 ) -> None:
     """Hold a compiled bundle against a native engine, on the same token ids: numbers, speed and a verdict.
@@ -74,6 +76,7 @@ def compare(
     from .runtime.engine import Engine
     from .runtime.native.compiled import CompiledBundle
     from .runtime.program import Program
+    from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
     opened = open_bundle(bundle)
@@ -82,7 +85,8 @@ def compare(
         content = (text or PASSAGE).read_text("utf-8")
     except UnicodeDecodeError:
         raise StrixhloError(f"{text}: is not UTF-8 text; choose another --text") from None
-    with spinner(Progress(), "comparing") as say, Program(opened, target, threads) as program:
+    limit = optional_size(memory_budget)
+    with spinner(Progress(), "comparing") as say, Program(opened, target, threads, limit, say_dim) as program:
         ours = CompiledBundle(Engine(program), tokenizer)
         longest = max((tokens, *prefill, *(16 + n for n in decode)))
         if longest > ours.engine.context:

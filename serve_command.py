@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from .bundle import open_bundle
-from .command_group import Progress
+from .bundle import Bundle, open_bundle
+from .command_group import Progress, say_dim
 from .errors import StrixhloError
-from .runtime.sizes import parse_size, size
-
-if TYPE_CHECKING:
-    from .runtime.program import Program
+from .runtime.sizes import optional_size, parse_size, size
 
 stderr = Progress()
 
@@ -32,7 +28,7 @@ stderr = Progress()
 @click.option("--request-seconds", default=600.0, show_default=True, help="Time limit of one request.")
 @click.option("--drain-seconds", default=30, show_default=True, help="After SIGTERM, time for requests that run.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
-@click.option("--memory-budget", help="Memory that each program may take, such as 24G. Default: what the device has.")
+@click.option("--memory-budget", help="Memory that all models together may take, such as 24G.")
 @click.option("--webui", is_flag=True, help="Also serve a chat page at /.")
 def serve(
     bundles: tuple[Path, ...],
@@ -51,7 +47,8 @@ def serve(
 ) -> None:
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     from .runtime.batch_engine import BatchEngine
-    from .runtime.program import Program
+    from .runtime.memory import budget_line, item_line, require_fit_together
+    from .runtime.program import Program, program_budget, read_build
     from .runtime.scheduler import Scheduler
     from .runtime.server.app import Settings, create_app
     from .runtime.server.run import allowed_hosts, listen
@@ -62,28 +59,25 @@ def serve(
     if "" in api_key:
         raise StrixhloError("--api-key is empty; leave it out for a server without keys")
     bound = listen(host, port)
+    limit = optional_size(memory_budget)
     with ExitStack() as stack:
         stack.enter_context(bound)
         models: dict[str, ServedModel] = {}
+        opened = _open_all(bundles)
+        budgets = {name: program_budget(bundle, read_build(bundle, target), limit) for name, bundle in opened.items()}
+        require_fit_together(list(budgets.values()))
+        say_dim(budget_line(list(budgets.values())))
         programs = []
-        for path in bundles:
-            opened = open_bundle(path)
-            name = opened.manifest.name
-            if name in models:
-                raise StrixhloError(f"{path}: a model named {name!r} is already served; export it under another name")
-            limit = None if memory_budget is None else parse_size(memory_budget)
-            program = stack.enter_context(Program(opened, target, threads, limit))
+        for name, bundle in opened.items():
+            program = stack.enter_context(Program(bundle, target, threads, limit))
             engine = stack.enter_context(closing(BatchEngine(program)))
-            tokenizer = load_tokenizer(path)
+            tokenizer = load_tokenizer(bundle.path)
             made = Scheduler(
                 engine, tokenizer.tokenizer, eos_ids=tokenizer.eos_ids, parallel=parallel, queue_size=queue
             )
             scheduler = stack.enter_context(closing(made))
-            models[name] = ServedModel(name, tokenizer, opened.manifest.context, parallel, scheduler)
+            models[name] = ServedModel(name, tokenizer, bundle.manifest.context, parallel, scheduler)
             programs.append(program)
-            _require_fit_together(programs)
-            left = "" if program.budget.left is None else f", {size(program.budget.left)} left"
-            stderr.print(f"{name}: {size(program.budget.needed)} planned{left}", soft_wrap=True)
         hosts = allowed_hosts(host)
         settings = Settings(api_key, hosts, parse_size(max_body), request_seconds=request_seconds, webui=webui)
         address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
@@ -92,16 +86,18 @@ def serve(
             stderr.print(f"listening on {address}", soft_wrap=True)
 
         run_server(create_app(models, settings), bound, drain_seconds=drain_seconds, ready=ready)
-        for name, program in zip(models, programs, strict=True):
-            stderr.print(f"{name}: memory peak {program.peak()}", soft_wrap=True)
+        for name, budget in budgets.items():
+            say_dim(f"{name}: {size(budget.needed)} planned: {item_line(budget)}")
+        say_dim(f"memory peak of this process, all models together: {programs[0].peak()}")
 
 
-def _require_fit_together(programs: Sequence[Program]) -> None:
-    """Each program was held against what the device has left; their sum is held against it here."""
-    amount = programs[0].budget.amount
-    needed = sum(program.budget.needed for program in programs)
-    if amount is not None and needed > amount:
-        raise StrixhloError(
-            f"{len(programs)} models need {size(needed)} together where {programs[0].budget.source} leaves"
-            f" {size(amount)}; serve fewer of them, or export with a smaller --context"
-        )
+def _open_all(paths: Sequence[Path]) -> dict[str, Bundle]:
+    """Name of the model -> its bundle; StrixhloError for two of one name."""
+    opened: dict[str, Bundle] = {}
+    for path in paths:
+        bundle = open_bundle(path)
+        name = bundle.manifest.name
+        if name in opened:
+            raise StrixhloError(f"{path}: a model named {name!r} is already served; export it under another name")
+        opened[name] = bundle
+    return opened

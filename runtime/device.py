@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,13 @@ ELEMENTS = {
     "i32": rt.HalElementType.SINT_32,
 }
 _USAGE = rt.BufferUsage.DEFAULT
+# Kind of device -> who may have work in flight on it. Programs open the same one of a kind, IREE's first.
+_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 class Device:
-    """One device of IREE's. `hal` is IREE's own object; it must outlive everything made on it."""
+    """One device of IREE's. `hal` is IREE's own object; it must outlive everything made on it. `turn` is held during a
+    call: one is in flight on a device, also when several programs share it, so that their temporaries do not add up."""
 
     def __init__(self, kind: str, threads: int | None) -> None:
         driver, needs = DRIVERS[kind]
@@ -45,6 +50,7 @@ class Device:
         # IREE's Vulkan driver reads no file descriptors, and takes whole pages of host memory only.
         self.maps_files = kind in ("cpu", "vulkan")
         self._imports = kind in ("rocm", "cuda")
+        self.turn = _TURNS[kind]
         if threads is not None and self.on_host:
             rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         try:

@@ -6,6 +6,7 @@ weights + KV cache + the largest call's temporaries and results + a reserve, aga
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,12 +181,36 @@ def require_fit(budget: Budget, what: str) -> None:
     """StrixhloError with the sum, item by item, and with what would fit, where it does not fit."""
     if budget.fits or budget.amount is None:
         return
-    lines = ", ".join(f"{item.name} {size(item.bytes)}" for item in budget.items)
     remedies = "; ".join(budget.fitting) or "not even without a KV cache: take smaller weights"
     raise StrixhloError(
-        f"{what}: needs {size(budget.needed)} ({lines}) where {budget.source} leaves {size(budget.amount)};"
+        f"{what}: needs {size(budget.needed)} ({item_line(budget)}) where {budget.source} leaves {size(budget.amount)};"
         f" what would fit: {remedies}; --memory-budget overrides this"
     )
+
+
+def require_fit_together(budgets: Sequence[Budget]) -> None:
+    """StrixhloError when programs of one device, each of which fits, do not fit beside each other."""
+    amount, needed = budgets[0].amount, sum(budget.needed for budget in budgets)
+    if amount is not None and needed > amount:
+        parts = ", ".join(size(budget.needed) for budget in budgets)
+        raise StrixhloError(
+            f"{len(budgets)} models need {size(needed)} together ({parts}) where {budgets[0].source} leaves"
+            f" {size(amount)}; serve fewer of them, or export with a smaller --context"
+        )
+
+
+def budget_line(budgets: Sequence[Budget]) -> str:
+    """What programs of one device need together, and what is left: said before they are loaded."""
+    first, needed = budgets[0], sum(budget.needed for budget in budgets)
+    if first.amount is None:
+        why = "; ".join(first.pool.warnings) if first.pool else ""
+        return f"memory: {size(needed)} needed; what the device has left is not known ({why})"
+    return f"memory: {size(needed)} needed of {size(first.amount)} ({first.source}), {size(first.amount - needed)} left"
+
+
+def item_line(budget: Budget) -> str:
+    """The sum of one program: weights 80.1 MiB, KV cache 11.2 MiB, ..."""
+    return ", ".join(f"{item.name} {size(item.bytes)}" for item in budget.items)
 
 
 def budget_record(budget: Budget) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from .sysfs import ROOT, number, read_table
 @dataclass(frozen=True)
 class Peak:
     """Bytes. device: in buffers of the device (KV cache, temporaries, results; on a GPU the weights too), by IREE's own
-    count; resident: of this process in RAM, mapped weights that were touched included. None where it is not known."""
+    count, which is of all devices that the process has opened; resident: of this process in RAM, mapped weights that
+    were touched included. None where it is not known."""
 
     device: int | None
     resident: int | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import clear_frames
 from types import TracebackType
@@ -11,12 +11,12 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, VMFB, Build, Bundle, Parameter, read_record, sha256_file
+from ..bundle import BUILD, VMFB, Build, Bundle, EntryPoint, Parameter, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
 from .device import DRIVERS, Device, Weights
 from .device_pool import device_pool
-from .memory import memory_budget, require_fit
+from .memory import Budget, budget_line, memory_budget, require_fit
 from .peak import Peak, peak_memory
 
 SCOPE = "model"
@@ -69,6 +69,15 @@ def built_target(bundle: Bundle, target: str) -> str:
     return found[0] if found else target
 
 
+def program_budget(bundle: Bundle, build: Build, limit: int | None = None) -> Budget:
+    """What a program needs, held against what its device has left, or against `limit` bytes; StrixhloError where it
+    does not fit. Nothing is loaded."""
+    kind = build.target.partition(":")[0]
+    budget = memory_budget(bundle.manifest, build, kind, device_pool(kind), limit=limit)
+    require_fit(budget, str(bundle.path))
+    return budget
+
+
 def _again(bundle: Bundle, target: str) -> str:
     return f"run `strixhlo compile {bundle.path} --target {target}` again"
 
@@ -85,15 +94,21 @@ class Program:
     """One loaded program. IREE's objects must go before the device they use, so close it, or use it in a `with`."""
 
     def __init__(
-        self, bundle: Bundle, target: str, threads: int | None = None, memory_limit: int | None = None
+        self,
+        bundle: Bundle,
+        target: str,
+        threads: int | None = None,
+        memory_limit: int | None = None,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """memory_limit: bytes that it may take of the device, in place of what the device has left."""
+        """memory_limit: bytes that it may take of the device, in place of what the device has left. say: gets one line,
+        before anything is loaded: how much memory it needs and how much will be left."""
         self.bundle = bundle
         self.build = read_build(bundle, target)
         target = self.build.target
         kind = self.build.target.partition(":")[0]
-        self.budget = memory_budget(bundle.manifest, self.build, kind, device_pool(kind), limit=memory_limit)
-        require_fit(self.budget, str(bundle.path))
+        self.budget = program_budget(bundle, self.build, memory_limit)
+        say(budget_line([self.budget]))
         self.device = Device(kind, threads)
         self._context: Any = None
         self._functions: dict[str, Any] = {}
@@ -154,7 +169,7 @@ class Program:
             ) from None
 
     def peak(self) -> Peak:
-        """The most memory that was held so far."""
+        """The most memory that this process has held so far, all of its programs together."""
         return peak_memory(self.device.hal)
 
     def call(
@@ -169,6 +184,12 @@ class Program:
         if len(host) + len(device) != len(point.inputs):
             raise ValueError(f"{entry} takes {len(point.inputs)} arguments, not {len(host) + len(device)}")
         wanted = [o.name for o in point.outputs].index(fetch)
+        with self.device.turn:
+            return self._call(entry, point, host, device, wanted)
+
+    def _call(
+        self, entry: str, point: EntryPoint, host: Sequence[np.ndarray], device: Sequence[Any], wanted: int
+    ) -> tuple[np.ndarray, list[Any]]:
         arguments = rt.VmVariantList(len(point.inputs))
         for spec, array in zip(point.inputs, host, strict=False):
             arguments.push_ref(self.device.upload(spec, array))

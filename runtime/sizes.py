@@ -21,6 +21,11 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * (1 << _UNITS[unit] if unit else 1))
 
 
+def optional_size(text: str | None) -> int | None:
+    """The same for an option that may be left out."""
+    return None if text is None else parse_size(text)
+
+
 def size(nbytes: int) -> str:
     """12.3 GiB, 4.0 MiB, 512 B."""
     for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +14,20 @@ import pytest
 
 from strixhlo.bundle import Bundle, KVCache, Manifest
 from strixhlo.errors import StrixhloError
+from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.machines import MACHINES, machine_pool
 from strixhlo.runtime.memory import (
     KV_CACHE,
     RESERVE,
     Budget,
+    budget_line,
     budget_record,
     call_bytes,
     kv_bytes,
     memory_budget,
     needed_items,
     require_fit,
+    require_fit_together,
 )
 from strixhlo.runtime.pools import Pool
 from strixhlo.runtime.program import Program, read_build
@@ -108,6 +113,17 @@ def test_the_program_is_refused_before_it_is_loaded(tiny: Bundle) -> None:
         Program(tiny, "cpu", memory_limit=100 * MIB)
 
 
+def test_what_is_left_is_said_before_anything_is_loaded(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def device(*_: object) -> None:
+        raise StrixhloError(f"opened after {said}")
+
+    monkeypatch.setattr("strixhlo.runtime.program.Device", device)
+    with pytest.raises(StrixhloError, match=r"opened after \['memory: .* needed of .* left'\]"):
+        Program(tiny, "cpu", say=said.append)
+
+
 def test_the_estimate_is_not_below_what_the_compiler_says(tiny: Bundle, smollm2: Callable[[str], Bundle]) -> None:
     for bundle in (tiny, smollm2("int8")):
         estimated, estimated_results, how = call_bytes(bundle.manifest, None)
@@ -159,10 +175,45 @@ def test_run_reports_and_refuses(tiny: Bundle) -> None:
     memory = json.loads(done.stdout)["memory"]
     assert memory["amount"] == GIB and memory["left"] == GIB - memory["needed"]
     assert 0 < memory["peak"]["device"] < memory["peak"]["resident"]
-    assert "planned" in done.stderr and "left of 1.0 GiB; peak" in done.stderr
+    first, *_, last = done.stderr.splitlines()  # how much is left is said before anything is loaded
+    assert re.fullmatch(r"memory: \S+ MiB needed of 1\.0 GiB \(--memory-budget\), \S+ MiB left", first)
+    assert re.fullmatch(r"memory peak: \S+ KiB in device buffers, \S+ MiB resident", last)
     done = strixhlo("run", path, "--raw", "-p", "w1", "--memory-budget", "100M", code=2)
     assert done.stdout == "" and "--memory-budget leaves 100.0 MiB; what would fit" in done.stderr
+    for command in (("chat",), ("compare", "--native", "llama.cpp"), ("serve", "--port", "0")):
+        done = strixhlo(command[0], path, *command[1:], "--memory-budget", "100M", code=2)
+        assert "--memory-budget leaves 100.0 MiB; what would fit" in done.stderr
     assert "size '5X' is not" in strixhlo("run", path, "-p", "w1", "--raw", "--memory-budget", "5X", code=2).stderr
+
+
+def test_several_models_are_held_against_the_memory_together(tiny: Bundle) -> None:
+    need = budget(tiny, None).needed
+    require_fit_together([budget(tiny, 2 * need)] * 2)
+    assert budget_line([budget(tiny, 2 * need)] * 2).endswith("(VRAM of a device), 0 B left")
+    with pytest.raises(StrixhloError, match=r"2 models need .* together .* where VRAM of a device leaves"):
+        require_fit_together([budget(tiny, 2 * need - 1)] * 2)
+    assert budget_line([budget(tiny, None)]).endswith("what the device has left is not known (no idea)")
+
+
+def test_one_call_is_in_flight_on_a_device_whatever_the_number_of_programs(tiny: Bundle) -> None:
+    with Program(tiny, "cpu", 1) as first, Program(tiny, "cpu", 1) as second:
+        engines = [Engine(first), Engine(second)]
+        assert first.device.turn is second.device.turn
+        done = threading.Event()
+
+        def work() -> None:
+            engines[1].prefill([1])
+            done.set()
+
+        thread = threading.Thread(target=work)
+        with first.device.turn:  # as if a call of the first program took its time
+            thread.start()
+            assert not done.wait(0.2)
+        thread.join(30)
+        assert done.is_set()
+        engines[0].prefill([1])  # and the turn is given back
+        for engine in engines:
+            engine.close()
 
 
 def test_inspect_memory(tiny: Bundle) -> None:

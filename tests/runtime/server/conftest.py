@@ -59,8 +59,7 @@ def served(smollm2: Callable[[str], Bundle]) -> Iterator[Served]:
     try:
         yield Served(process, url, bundle.manifest.name)
     finally:
-        rest = stop(process)
-        assert "memory peak" in rest
+        stop(process)
 
 
 @pytest.fixture
