@@ -48,6 +48,7 @@ class Handle:
     request: Request
     began: float = field(default_factory=time.time)
     generated: int = 0
+    cached: int = 0  # prompt ids that the prefix cache held
     cancelled: bool = False
     _events: queue.SimpleQueue[TokenEvent | Finished] = field(default_factory=queue.SimpleQueue)
 

@@ -214,6 +214,8 @@ class Scheduler:
         sequence.blocks, sequence.chain = list(match.blocks), match.chain
         sequence.filled, sequence.registered = len(match.ids), len(match.blocks)
         self.reused += len(match.ids)
+        if not generated:  # later it is a preempted sequence that finds its own blocks
+            sequence.handle.cached = match.replaced
 
     def _register(self, sequence: Sequence) -> None:
         size = self._engine.block_size

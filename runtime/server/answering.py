@@ -16,21 +16,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from .errors import ApiError
 from .generation import Job, Step, steps, submit
 from .metrics import Metrics
+from .usage import Counted
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-
-
-@dataclass
-class Counted:
-    """Tokens of one answer."""
-
-    prompt: int
-    generated: int = 0
-
-    def usage(self) -> dict[str, int]:
-        """OpenAI's usage object."""
-        total = self.prompt + self.generated
-        return {"prompt_tokens": self.prompt, "completion_tokens": self.generated, "total_tokens": total}
 
 
 @dataclass(frozen=True)
@@ -42,13 +30,14 @@ class Answering:
 
     def run(self, job: Job, n: int, counted: Counted) -> AsyncGenerator[Step, None]:
         """Submit now, so that a full queue is an HTTP error; then the counted steps within the time limit."""
-        return self._counted(job, submit(job, n), counted)
+        counted.handles = submit(job, n)
+        return self._counted(job, counted)
 
-    async def _counted(self, job: Job, handles: list[Any], counted: Counted) -> AsyncGenerator[Step, None]:
+    async def _counted(self, job: Job, counted: Counted) -> AsyncGenerator[Step, None]:
         name, began, finish = job.model.name, time.monotonic(), "cancelled"
         self.metrics.prompt_tokens.labels(name).inc(len(job.prompt))
         try:
-            async with asyncio.timeout(self.seconds), aclosing(steps(job, handles)) as parts:
+            async with asyncio.timeout(self.seconds), aclosing(steps(job, counted.handles)) as parts:
                 async for step in parts:
                     if step.token is not None:
                         if not counted.generated:

@@ -12,14 +12,18 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from ...errors import StrixhloError
 from ..tool_calls.choose import output_parser, shows_special_tokens, tool_format
-from ..tool_calls.pieces import OutputParser
-from .answering import Answering, Counted, stream, whole
-from .conversation import MessageBuilder, chosen_tools, render, template_message
+from ..tool_calls.forced import forced_calls
+from ..tool_calls.pieces import OutputParser, Piece
+from .answering import Answering, stream, whole
+from .conversation import MessageBuilder, forced_tools, render, shown_tools, template_message
+from .errors import ApiError
 from .generation import Job, Step, stop_strings
 from .schemas import ChatBody
 from .served import ServedModel, encode, sampling_params
 from .token_logprobs import chat_logprob
+from .usage import Counted
 
 
 @dataclass(frozen=True)
@@ -37,15 +41,30 @@ class ChatJob:
 
 async def chat_job(model: ServedModel, body: ChatBody) -> ChatJob:
     """Render, tokenize and check."""
-    tools = chosen_tools(body)
+    tools = shown_tools(body)
+    forced = forced_tools(body, tools)
     text = await render(model, [template_message(m) for m in body.messages], tools)
     prompt = await encode(model, text, add_special=False)
     template = model.tokenizer.chat_template
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    params = sampling_params(model, body, prompt, max_tokens=limit, logprobs=logprobs, form=body.response_format)
+    grammar = None
+    if forced:
+        several = body.tool_choice == "required" and body.parallel_tool_calls is not False
+        grammar = _grammar(model, text, forced, several)
+    params = sampling_params(
+        model, body, prompt, max_tokens=limit, logprobs=logprobs, form=body.response_format, grammar=grammar
+    )
     special = tool_format(template) == "harmony" or (bool(tools) and shows_special_tokens(template))
     return ChatJob(Job(model, tuple(prompt), params, stop_strings(body.stop), body.ignore_eos, special), text, tools)
+
+
+def _grammar(model: ServedModel, text: str, tools: list[dict[str, Any]], several: bool) -> str:
+    t = model.tokenizer
+    try:
+        return forced_calls(t.chat_template, text, tools, t.tokenizer, several=several)
+    except StrixhloError as error:
+        raise ApiError(400, str(error), param="tools") from None
 
 
 async def chat_completions(request: HttpRequest, body: ChatBody, model: ServedModel, answering: Answering) -> Response:
@@ -69,7 +88,7 @@ async def _whole(
     reasons = [""] * body.n
     async with aclosing(parts):
         async for step in parts:
-            for piece in _pieces(parsers[step.choice], step):
+            for piece in counted_pieces(parsers[step.choice], step, counted):
                 builders[step.choice].add(piece)
             if step.token is not None and body.logprobs:
                 logprobs[step.choice].append(chat_logprob(chat.job.model, step.token))
@@ -110,7 +129,7 @@ async def _chunks(
             logprobs = None
             if step.token is not None and body.logprobs:
                 logprobs = {"content": [chat_logprob(chat.job.model, step.token)]}
-            deltas = [builders[i].add(piece) for piece in _pieces(parsers[i], step)]
+            deltas = [builders[i].add(piece) for piece in counted_pieces(parsers[i], step, counted)]
             if not deltas and logprobs:
                 deltas = [{"content": ""}]
             for delta in deltas:
@@ -122,6 +141,10 @@ async def _chunks(
         yield {**head, "choices": [], "usage": counted.usage()}
 
 
-def _pieces(parser: OutputParser, step: Step) -> list[Any]:
+def counted_pieces(parser: OutputParser, step: Step, counted: Counted) -> list[Piece]:
+    """What the parser makes of a step."""
     pieces = parser.push(step.text) if step.text else []
-    return [*pieces, *parser.finish()] if step.finish else pieces
+    if step.finish:
+        pieces = [*pieces, *parser.finish()]
+    counted.tokens_of(step.choice, step.token is not None, pieces)
+    return pieces

@@ -12,12 +12,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ..requests import TokenEvent
-from .answering import Answering, Counted, stream, whole
+from .answering import Answering, stream, whole
 from .errors import ApiError
 from .generation import Job, Step, stop_strings
 from .schemas import CompletionBody
 from .served import ServedModel, encode, sampling_params
 from .token_logprobs import completion_logprobs
+from .usage import Counted
 
 
 async def completions(request: HttpRequest, body: CompletionBody, model: ServedModel, answering: Answering) -> Response:

@@ -51,15 +51,26 @@ def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def chosen_tools(body: ChatBody) -> list[dict[str, Any]]:
+def shown_tools(body: ChatBody) -> list[dict[str, Any]]:
     """The tools that the model is shown."""
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
-    if body.tool_choice in (None, "auto"):
-        return tools
     if body.tool_choice == "none":
         return []
-    what = "a named tool" if isinstance(body.tool_choice, NamedTool) else f"{body.tool_choice!r}"
-    raise ApiError(400, f"tool_choice {what} is not supported; use auto or none", param="tool_choice")
+    return [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+
+
+def forced_tools(body: ChatBody, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of `tools` of which the answer must call one; none: it need not. ApiError 400 where none can be called."""
+    choice = body.tool_choice
+    if choice == "required":
+        if not tools:
+            raise ApiError(400, "tool_choice 'required' needs tools", param="tool_choice")
+        return tools
+    if not isinstance(choice, NamedTool):
+        return []
+    found = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
+    if not found:
+        raise ApiError(400, f"tool_choice: there is no tool {choice.function.name!r} in tools", param="tool_choice")
+    return found[:1]
 
 
 async def render(model: ServedModel, messages: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]]) -> str:

@@ -13,13 +13,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ..tool_calls.pieces import CallArguments, CallBegin, Content, Piece, Reasoning
-from .answering import Answering, Counted, stream, whole
-from .chat_completions import ChatJob, chat_job
+from .answering import Answering, stream, whole
+from .chat_completions import ChatJob, chat_job, counted_pieces
 from .conversation import text_of
 from .errors import ApiError, bad_request
 from .generation import Step
 from .schemas import ChatBody, ResponsesBody
 from .served import ServedModel
+from .usage import Counted
 
 
 async def responses(request: HttpRequest, body: ResponsesBody, model: ServedModel, answering: Answering) -> Response:
@@ -52,6 +53,8 @@ def as_chat(body: ResponsesBody) -> ChatBody:
         form = {"type": "json_schema", "json_schema": form}
     raw = body.model_dump(exclude={"input", "instructions", "tools", "text", "metadata"}, exclude_none=True)
     raw |= {"messages": messages, "max_completion_tokens": body.max_output_tokens}
+    if isinstance(body.tool_choice, dict):
+        raw["tool_choice"] = {"type": body.tool_choice.get("type"), "function": body.tool_choice}
     raw |= ({"tools": tools} if tools else {}) | ({"response_format": form} if form else {})
     try:
         return ChatBody.model_validate(raw)
@@ -90,7 +93,7 @@ class ResponseAnswer:
             "output": self._output,
             "instructions": body.instructions,
             "metadata": body.metadata or {},
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "temperature": chat.job.params.temperature,
             "top_p": chat.job.params.top_p,
             "tool_choice": body.tool_choice or "auto",
@@ -108,21 +111,13 @@ class ResponseAnswer:
             yield self._event("response.in_progress", response=dict(self._response))
             reason = "stop"
             async for step in parts:
-                pieces = parser.push(step.text) if step.text else []
-                for piece in [*pieces, *parser.finish()] if step.finish else pieces:
+                for piece in counted_pieces(parser, step, self.counted):
                     for event in self._piece(piece):
                         yield event
                 reason = step.finish or reason
         for event in self._close():
             yield event
-        used = self.counted.usage()
-        self._response["usage"] = {
-            "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": used["total_tokens"],
-        }
+        self._response["usage"] = self.counted.response_usage()
         self._response["status"] = "incomplete" if reason == "length" else "completed"
         if reason == "length":
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}

@@ -71,11 +71,17 @@ class Tool(_Body):
     function: Function
 
 
+class FunctionName(_Body):
+    """The function that a tool_choice names."""
+
+    name: str
+
+
 class NamedTool(_Body):
     """tool_choice that names one."""
 
     type: Literal["function"]
-    function: dict[str, Any]
+    function: FunctionName
 
 
 class Message(_Body):
@@ -106,6 +112,7 @@ class ChatBody(Sampling):
     stream_options: StreamOptions | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(Sampling):
@@ -129,6 +136,7 @@ class ResponsesBody(Sampling):
     max_output_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
     previous_response_id: str | None = None
     metadata: dict[str, Any] | None = None

@@ -71,8 +71,12 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     form: ResponseFormat | None = None,
+    grammar: str | None = None,
 ) -> SamplingParams:
-    """The request's SamplingParams; OpenAI's default temperature is 1. ApiError 400 on what is out of range."""
+    """The request's SamplingParams; OpenAI's default temperature is 1. ApiError 400 on what is out of range.
+
+    grammar: of tool calls that are forced; `form` is of a content, of which there is then none.
+    """
     room = model.context - len(prompt)
     if room < 1:
         message = f"the prompt has {len(prompt)} tokens, this model's context is {model.context}; shorten it"
@@ -93,7 +97,9 @@ def sampling_params(
     for name in KNOWN:
         if name.startswith(("dry_", "xtc_")) and (value := getattr(body, name)) is not None:
             wanted[name] = value
-    if form is not None and form.type != "text":
+    if grammar is not None:
+        wanted["grammar"] = grammar
+    elif form is not None and form.type != "text":
         wanted["json_schema"] = form.json_schema.schema_ if form.json_schema else {"type": "object"}
     unknown = sorted(set(wanted) - KNOWN)
     if unknown:

@@ -12,6 +12,7 @@ from .json_call import JsonCall
 from .pieces import CallArguments, CallBegin, Content, Piece, merged
 
 TAG = "<|python_tag|>"
+ARGUMENTS = "parameters"
 
 
 class Llama3Parser:

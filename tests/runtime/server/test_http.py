@@ -50,6 +50,31 @@ def test_server_sent_events(served: Any) -> None:
     assert events[-1] == "[DONE]" and all(json.loads(e)["object"] == "text_completion" for e in events[:-1])
 
 
+def events(url: str, body: dict[str, Any]) -> list[Any]:
+    """The JSON of a stream's events."""
+    _, text = curl(url, "-N", body=json.dumps(body).encode())
+    data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [json.loads(d) for d in data if d != "[DONE]"]
+
+
+def test_every_endpoint_with_curl(served: Any) -> None:
+    url = f"{served.url}/v1"
+    models = curl(f"{url}/models")[1]["data"]
+    assert [m["id"] for m in models] == [served.model] and curl(f"{url}/models/{served.model}")[1] == models[0]
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
+    whole = curl(f"{url}/chat/completions", body=json.dumps(chat).encode())[1]
+    chunks = events(f"{url}/chat/completions", {**chat, "stream": True, "stream_options": {"include_usage": True}})
+    deltas = [c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"]]
+    assert "".join(deltas) == whole["choices"][0]["message"]["content"] != ""
+    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 5
+    ask = {"input": "Hi", "max_output_tokens": 5, "temperature": 0}
+    response = curl(f"{url}/responses", body=json.dumps(ask).encode())[1]
+    last = events(f"{url}/responses", {**ask, "stream": True})[-1]["response"]
+    assert last["output"][0]["content"] == response["output"][0]["content"] and last["usage"]["output_tokens"] == 5
+    status, refused = curl(f"{url}/embeddings", body=json.dumps({"model": served.model, "input": "Hi"}).encode())
+    assert (status, refused["error"]["code"]) == (501, "embeddings_not_supported")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "arguments", "status"),
     [

@@ -12,6 +12,22 @@ from openai import OpenAI
 
 ASK: list[Any] = [{"role": "user", "content": "What is gravity?"}]
 
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "maximum": 9}},
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("weather", "events")
+]
+
 
 def model(client: OpenAI) -> str:
     return client.models.list().data[0].id
@@ -42,7 +58,8 @@ def test_chat_streamed_is_chat_whole(client: OpenAI) -> None:
                 text += choice.delta.content or ""
                 finishes.append(choice.finish_reason)
     assert text == whole.choices[0].message.content and "gravity" in text.lower()
-    assert usages[-1] == whole.usage and not any(usages[:-1])
+    streamed, cached = usages[-1].model_dump(), whole.usage.model_dump()  # the second prompt is partly in the cache
+    assert {**streamed, "prompt_tokens_details": cached["prompt_tokens_details"]} == cached and not any(usages[:-1])
     assert finishes[-1] == "length" and not any(finishes[:-1])
 
 
@@ -118,12 +135,68 @@ def test_responses(client: OpenAI) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text"),
         ({"stop": ""}, "empty"),
         ({"n": 0}, "n"),
+        ({"tool_choice": "required"}, "needs tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no tool 'x'"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, "context"),
     ],
 )
 def test_bad_requests_say_what_is_wrong(client: OpenAI, options: dict[str, Any], message: str) -> None:
     with pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(**{"model": model(client), "messages": ASK, "max_tokens": 4, **options})
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "events"}}], ids=str)
+def test_tool_choice_forces_a_call(client: OpenAI, choice: Any) -> None:
+    """SmolLM2 has never seen a tool; its answer is a call all the same, streamed and whole."""
+    options: Any = {"model": model(client), "messages": ASK, "tools": TOOLS, "tool_choice": choice, "temperature": 0}
+    options |= {"max_tokens": 100, "parallel_tool_calls": False}
+    answer = client.chat.completions.create(**options).choices[0]
+    assert answer.finish_reason == "tool_calls" and not answer.message.content and answer.message.tool_calls
+    (call,) = answer.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name in (("events",) if isinstance(choice, dict) else ("weather", "events"))
+    arguments = json.loads(call.function.arguments)
+    assert set(arguments) == {"city", "days"} and arguments["city"] in ("Rome", "Oslo") and arguments["days"] <= 9
+    name, text = "", ""
+    for chunk in client.chat.completions.create(**options, stream=True):
+        for delta in chunk.choices[0].delta.tool_calls or ():
+            assert delta.function
+            name, text = name + (delta.function.name or ""), text + (delta.function.arguments or "")
+    assert (name, text) == (call.function.name, call.function.arguments)
+
+
+def test_responses_force_a_call_too(client: OpenAI) -> None:
+    tools: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    options: Any = {"model": model(client), "input": "Hi", "tools": tools, "max_output_tokens": 100, "temperature": 0}
+    options |= {"tool_choice": {"type": "function", "name": "weather"}}
+    whole = client.responses.create(**options)
+    (item,) = whole.output
+    assert (
+        item.type == "function_call" and item.name == "weather" and set(json.loads(item.arguments)) == {"city", "days"}
+    )
+    last = list(client.responses.create(**options, stream=True))[-1]
+    assert last.type == "response.completed" and last.response.output[0].arguments == item.arguments
+
+
+def test_usage_tells_what_the_cache_held(client: OpenAI) -> None:
+    """Whole blocks of a prompt that was sent before are cached tokens, in every endpoint and in streams."""
+    name = model(client)
+    text = "A long text about cached tokens. " * 12
+    first = client.completions.create(model=name, prompt=text, max_tokens=1)
+    again = client.completions.create(model=name, prompt=text, max_tokens=1)
+    assert first.usage and first.usage.prompt_tokens_details and again.usage and again.usage.prompt_tokens_details
+    assert first.usage.prompt_tokens_details.cached_tokens == 0
+    most = again.usage.prompt_tokens
+    assert most - 64 <= (again.usage.prompt_tokens_details.cached_tokens or 0) < most
+    messages: Any = [{"role": "user", "content": text}]
+    options: Any = {"model": name, "max_tokens": 1, "stream": True, "stream_options": {"include_usage": True}}
+    usages = [list(client.chat.completions.create(messages=messages, **options))[-1].usage for _ in range(2)]
+    assert usages[0].prompt_tokens_details.cached_tokens < usages[1].prompt_tokens_details.cached_tokens
+    assert usages[1].completion_tokens_details.reasoning_tokens == 0
+    response = client.responses.create(model=name, input=text, max_output_tokens=1)
+    assert response.usage and response.usage.input_tokens_details.cached_tokens > most - 64
+    events = list(client.responses.create(model=name, input=text, max_output_tokens=1, stream=True))
+    assert events[-1].type == "response.incomplete" and events[-1].response.usage == response.usage
 
 
 def test_embeddings_are_refused_clearly(client: OpenAI) -> None:
