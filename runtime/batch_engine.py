@@ -21,6 +21,7 @@ class BatchEngine:
         self._pools: list[Any] = program.new_pools()
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
+        self.decode_sizes = [rows for rows, _ in self._decodes]
         self.block_size = manifest.kv_cache.block_size
         self.blocks = manifest.kv_cache.rows // self.block_size
         self._table_width = manifest.kv_cache.blocks
@@ -58,7 +59,10 @@ class BatchEngine:
     def decode(
         self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Sequence[int]], fetch: str = "logits"
     ) -> list[np.ndarray]:
-        """One token of each sequence; for each what `prefill` gives. Larger batches go in several calls."""
+        """One token a row; for each what `prefill` gives. Larger batches go in several calls.
+
+        Rows may be of one sequence, at its next positions in order: each sees those before it.
+        """
         result: list[np.ndarray] = []
         while len(result) < len(tokens):
             left = len(tokens) - len(result)

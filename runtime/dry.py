@@ -23,13 +23,13 @@ class Breakers:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         """token_bytes: see `canonical_bytes`; tokens that stand for nothing but themselves contain no text."""
-        self._texts = [b"" if t.startswith(OPAQUE) else t for t in token_bytes]
+        self._texts = token_bytes
         self.mask = lru_cache(maxsize=16)(self._mask)
 
     def _mask(self, breakers: tuple[str, ...]) -> np.ndarray:
         """bool [vocabulary]"""
         wanted = [b.encode() for b in breakers]
-        return np.array([any(b in text for b in wanted) for text in self._texts], bool)
+        return np.array([not t.startswith(OPAQUE) and any(b in t for b in wanted) for t in self._texts], bool)
 
 
 def repetitions(ids: Sequence[int], breaks: np.ndarray) -> dict[int, int]:

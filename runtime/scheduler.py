@@ -12,6 +12,7 @@ and with it the order of sums: there tokens are the same up to a gap of the top 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from .kv_cache import BlockPool
 from .penalties import adjusted, adjusts
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
+from .speculation import Candidate, Drafts, Speculation, closed
 from .token_bytes import canonical_bytes
 
 
@@ -44,6 +46,7 @@ class Sequence:
     filled: int = 0
     registered: int = 0  # blocks that the prefix cache knows
     chain: bytes | None = None
+    drafts: Drafts | None = None
 
     @property
     def decoding(self) -> bool:
@@ -69,9 +72,11 @@ class Scheduler:
         eos_ids: Collection[int] = (),
         parallel: int = 8,
         queue_size: int = 64,
+        speculation: Speculation | None = None,
     ) -> None:
         """tokenizer and eos_ids: for structured output, and to find cached prefixes by text; parallel: sequences at a
         time; queue_size: that may wait."""
+        self.speculation = speculation
         self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
         texts = canonical_bytes(tokenizer, engine.vocab_size)
         self.pool = BlockPool(engine.blocks, engine.block_size, texts)
@@ -197,13 +202,62 @@ class Scheduler:
             self._turn.append(sequence)
 
     def _decode(self, ready: list[Sequence]) -> None:
+        """One token of each, and as many more as drafts are right."""
+        drafts = self._drafts(ready)
         fetch = "tokens" if all(s.argmax for s in ready) else "logits"
-        ids, positions, blocks = [s.ids[-1] for s in ready], [s.filled for s in ready], [s.blocks for s in ready]
-        rows = self._engine.decode(ids, positions, blocks, fetch)
-        for sequence, output in zip(ready, rows, strict=True):
+        ids: list[int] = []
+        positions: list[int] = []
+        blocks: list[list[int]] = []
+        for sequence, draft in zip(ready, drafts, strict=True):
+            ids += [sequence.ids[-1], *draft]
+            positions += range(sequence.filled, sequence.filled + 1 + len(draft))
+            blocks += [sequence.blocks] * (1 + len(draft))
+        began = time.perf_counter()
+        outputs = self._engine.decode(ids, positions, blocks, fetch)
+        if self.speculation:
+            self.speculation.stepped(len(ids), self._engine.decode_sizes, time.perf_counter() - began)
+        row = 0
+        for sequence, draft in zip(ready, drafts, strict=True):
+            own = outputs[row : row + 1 + len(draft)]
+            row += len(own)
+            self._guarded([sequence], partial(self._check, sequence, draft, own))
+
+    def _drafts(self, ready: list[Sequence]) -> list[list[int]]:
+        if not self.speculation:
+            return [[] for _ in ready]
+        candidates = []
+        for s in ready:
+            s.drafts = s.drafts or self.speculation.new()
+            handle = s.handle
+            room = min(handle.request.params.max_tokens - handle.generated - 1, self._engine.context - len(s.ids))
+            candidates.append(Candidate(s.ids, room, s.drafts, partial(self._guess, s)))
+        drafts = self.speculation.propose(candidates, self._engine.decode_sizes)
+        return [draft[: self._spare(s, len(draft))] for s, draft in zip(ready, drafts, strict=True)]
+
+    def _spare(self, sequence: Sequence, wanted: int) -> int:
+        """For how many drafts there are positions; nobody is preempted for them."""
+        size = self._engine.block_size
+        while (
+            len(sequence.blocks) * size < sequence.filled + 1 + wanted and (block := self.pool.allocate()) is not None
+        ):
+            sequence.blocks.append(block)
+        return len(sequence.blocks) * size - sequence.filled - 1
+
+    def _check(self, sequence: Sequence, draft: list[int], outputs: list[np.ndarray]) -> None:
+        """Choose the next token from the first row's output, and go on to the next row where it was drafted."""
+        accepted, drafts = 0, sequence.drafts
+        for i, output in enumerate(outputs):
             sequence.filled += 1
             self._register(sequence)
-            self._guarded([sequence], partial(self._choose, sequence, output))
+            length = len(sequence.ids)
+            self._choose(sequence, output)
+            if len(sequence.ids) == length or i == len(draft) or sequence.ids[-1] != draft[i]:
+                break
+            accepted += 1
+            if sequence not in self._running:
+                break
+        if self.speculation and drafts and draft:
+            self.speculation.checked(drafts, len(draft), accepted)
 
     def _reuse(self, sequence: Sequence) -> None:
         """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ."""
@@ -249,6 +303,8 @@ class Scheduler:
         """Give the blocks back and stop running."""
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        closed([sequence.drafts])
+        sequence.drafts = None
         for place in (self._running, self._turn, self._paused):
             if sequence in place:
                 place.remove(sequence)
@@ -279,6 +335,12 @@ class Scheduler:
         if params.logprobs is None:
             return TokenEvent(token)
         return TokenEvent(token, logprob(logits, token), tuple(top_logprobs(logits, params.logprobs)))
+
+    def _guess(self, sequence: Sequence, logits: np.ndarray, drafted: list[int]) -> int:
+        """What the request would choose from a draft model's logits, with its own random numbers; constraints apart."""
+        params, n = sequence.handle.request.params, sequence.prompt_length
+        possible = adjusted(logits, params, sequence.ids[:n], [*sequence.ids[n:], *drafted], self._breakers)
+        return sample(possible, params, step_rng(sequence.seed, sequence.handle.generated + len(drafted)))
 
     def _take(self, sequence: Sequence, event: TokenEvent) -> None:
         """Append a token and hand it to the reader; ends the sequence where that was the last."""
