@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from .bench_command import bench
 from .bundle import open_bundle
 from .chat_command import chat
 from .command_group import Commands, Output, Progress, say_dim
@@ -310,6 +311,7 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
         Output().print(bundle_table(record))
 
 
+main.add_command(bench)
 main.add_command(chat)
 main.add_command(compare)
 main.add_command(doctor)

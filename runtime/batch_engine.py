@@ -44,11 +44,15 @@ class BatchEngine:
                 best = rows
         return best
 
+    def chunk_entry(self, tokens: int) -> str:
+        """The entry that `prefill` calls for that many tokens."""
+        rows = self.chunk_rows(tokens)
+        return next(name for size, name in self._chunks if size == rows)
+
     def prefill(self, tokens: Sequence[int], start: int, blocks: Sequence[int], fetch: str = "logits") -> np.ndarray:
         """One chunk of a sequence, of at most chunk_rows tokens. fetch: what comes back of its last row, "logits"
         (float32 [vocabulary]) or "tokens" (int32 scalar, the largest logit's index; -1: none is finite)."""
-        rows = self.chunk_rows(len(tokens))
-        name = next(name for size, name in self._chunks if size == rows)
+        rows, name = self.chunk_rows(len(tokens)), self.chunk_entry(len(tokens))
         padded = np.zeros(rows, np.int32)
         padded[: len(tokens)] = tokens
         where = (np.array([start], np.int32), np.array([len(tokens)], np.int32))
@@ -65,8 +69,7 @@ class BatchEngine:
         """
         result: list[np.ndarray] = []
         while len(result) < len(tokens):
-            left = len(tokens) - len(result)
-            rows, name = next((d for d in self._decodes if d[0] >= left), self._decodes[-1])
+            rows, name = self._decode_entry(len(tokens) - len(result))
             part = slice(len(result), len(result) + rows)
             count = len(tokens[part])
             ids, where = np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
@@ -75,6 +78,18 @@ class BatchEngine:
             fetched, self._pools = self.program.call(name, host, self._pools, fetch)
             result += list(fetched[:count])
         return result
+
+    def decode_entries(self, sequences: int) -> list[str]:
+        """The entries that one step of that many sequences calls."""
+        names: list[str] = []
+        while sequences > 0:
+            rows, name = self._decode_entry(sequences)
+            names.append(name)
+            sequences -= rows
+        return names
+
+    def _decode_entry(self, left: int) -> tuple[int, str]:
+        return next((d for d in self._decodes if d[0] >= left), self._decodes[-1])
 
     def _tables(self, blocks: Sequence[Sequence[int]], rows: int) -> np.ndarray:
         table = np.zeros((rows, self._table_width), np.int32)

@@ -32,6 +32,11 @@ FILES = (
     "sys/kernel/debug/ttm/page_pool",
     "sys/class/kfd/kfd/topology/nodes/*/properties",
     "sys/class/kfd/kfd/topology/nodes/*/mem_banks/*/properties",
+    "sys/class/hwmon/hwmon*/name",
+    "sys/class/hwmon/hwmon*/power1_*",
+    "sys/class/hwmon/hwmon*/energy1_input",
+    "sys/class/powercap/intel-rapl:*/name",
+    "sys/class/powercap/intel-rapl:*/*energy*_uj",
     "opt/rocm/.info/version",
 )
 NAMES = ("dev/kfd", "dev/dri/renderD*", "sys/class/iommu/*")

@@ -43,7 +43,7 @@ def run(kind: str, folder: Path, timed: int | None = None) -> dict[str, Any]:
         device = Device(kind, None)
         for nbytes in COPIES:
             found["copies"].append({"bytes": nbytes, "intact": _copies(device, nbytes, generator)})
-        found["bandwidth"] = _bandwidth(device, timed or TIMED[kind])
+        found["bandwidth"] = copy_bandwidth(device, timed or TIMED[kind])
         for name in PROGRAMS:
             if (folder / f"{name}.vmfb").is_file():
                 found["programs"][name] = _program_error(device, folder / f"{name}.vmfb", name, generator)
@@ -62,7 +62,8 @@ def _copies(device: Device, nbytes: int, generator: np.random.Generator) -> bool
     return zlib.crc32(device.download(spec, target).tobytes()) == zlib.crc32(sent.tobytes())
 
 
-def _bandwidth(device: Device, nbytes: int) -> float:
+def copy_bandwidth(device: Device, nbytes: int) -> float:
+    """Bytes read and written a second by the device's own copy of `nbytes` bytes: the best of five, after one more."""
     spec = TensorSpec(name="bytes", shape=(nbytes,), dtype="i8")
     source, target = device.empty(spec), device.empty(spec)
     _copy(device, source, target)  # the first one also makes the pages

@@ -21,6 +21,7 @@ from strixhlo.export.export import export_checkpoint
 from strixhlo.progress import Stages
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program
+from strixhlo.simulated_bench import as_csv, markdown, simulate
 
 VOCABULARY, STEPS = 320, 4
 # The prompt is longer than the window and a chunk. What is decoded is given, since random models repeat themselves.
@@ -145,3 +146,24 @@ def test_bytes_per_token(bundle: Bundle, simulated: Run) -> None:
     distinct = simulated.accounts[-1].total("load_distinct")
     assert distinct > 0.95 * weights
     assert distinct < 1.10 * floor
+
+
+def test_bench_accounts_for_every_launch_of_a_token(bundle: Bundle) -> None:
+    """`bench --simulate` beside an account of our own of the same step."""
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 7).tolist()
+    with Program(bundle, "rocm", 1) as program:
+        engine = Engine(program)
+        engine.prefill(tokens[:5])
+        engine.decode_greedy(tokens[5])
+        with recording() as account:
+            engine.decode_greedy(tokens[6])
+        engine.close()
+    token = simulate(bundle, "rocm", 5, 2)
+    record = token.record()
+    assert record["position"] == 6 and len(record["launches"]) == len(account.launches)
+    for name in ("load_requested", "load_distinct", "store_requested", "lds_moved"):
+        assert record["sum"][name] == account.total(name)
+    assert record["sum"]["instructions"] == account.instructions()
+    assert 0.95 < record["distinct_over_floor"] < 1.10
+    assert markdown(token).splitlines()[-1].startswith(f"- floor: {token.floor:,.0f} bytes")
+    assert len(as_csv(token).splitlines()) == 1 + len(account.launches)
