@@ -38,7 +38,7 @@ class Counts(click.ParamType):
     "--native",
     type=Native(),
     required=True,
-    help="The engine to compare with: llama.cpp, mlx, transformers, jax.",
+    help="The engine to compare with: llama.cpp, mlx, transformers, jax, or the URL of an OpenAI-compatible server.",
 )
 @click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the source of the export.")
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")

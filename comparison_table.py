@@ -20,7 +20,7 @@ def comparison_table(result: Comparison) -> Table:
     table.add_row("greedy tokens agreed", f"{result.greedy_agreed} of {result.greedy_tokens}")
     if result.divergence_gap is not None:
         table.add_row("gap of the two best logits there", f"{result.divergence_gap:.3f}")
-    over = "" if n.top_n is None else f", top {n.top_n} only"
+    over = "" if n.top_n is None else f", the {n.top_n} likeliest tokens only"
     table.add_row(f"mean KL, {n.positions} positions{over}", f"{n.mean_kl:.6f}")
     table.add_row(f"mean KL, {d.positions} decoded one by one", f"{d.mean_kl:.6f}")
     table.add_row("99th percentile KL", f"{n.p99_kl:.6f}")
@@ -28,7 +28,8 @@ def comparison_table(result: Comparison) -> Table:
     table.add_row("relative error of the logits", f"{n.relative_error:.2%}")
     table.add_row("top-1 agreement", f"{n.top1_agreement:.1%}")
     if n.perplexity_ours is not None and n.perplexity_theirs is not None:
-        table.add_row("perplexity", f"{n.perplexity_ours:.3f}", f"{n.perplexity_theirs:.3f}")
+        where = "" if n.top_n is None else " where the token is among them"
+        table.add_row(f"perplexity{where}", f"{n.perplexity_ours:.3f}", f"{n.perplexity_theirs:.3f}")
     for s in result.speeds:
         table.add_row(f"{s.test}, tok/s: median (least-most)", _spread(s.ours), _spread(s.theirs), f"{s.ratio:.2f}x")
         if s.test.startswith("pp"):

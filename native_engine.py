@@ -47,6 +47,11 @@ def open_native(native: str, source: Path | None, bundle: Bundle, threads: int, 
         from .jax_native import JaxNative
 
         return JaxNative(model_of_bundle(open_checkpoint(str(source or bundle.manifest.source)), bundle.manifest))
+    if native not in NAMES:
+        from .runtime.native.openai_server import OpenAIServer
+        from .runtime.tokenizer import load_tokenizer
+
+        return OpenAIServer(native, load_tokenizer(bundle.path).id_of_text)
     from .runtime.native.transformers_float32 import Float32Model
 
     return Float32Model(path, n_threads=threads)

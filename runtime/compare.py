@@ -81,10 +81,11 @@ def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Cal
     """Run both sides on the same ids. StrixhloError where the text is too short."""
     if len(work.ids) < DECODED + 2:
         raise StrixhloError(f"compare: the text has {len(work.ids)} tokens; at least {DECODED + 2} are needed")
-    limits = limits_for(ours.engine.program.bundle.manifest.weight_formats, ours.precision, theirs.precision)
     say(f"logits of {len(work.ids) - 1} tokens")
     ids, targets = list(work.ids[:-1]), work.ids[1:]
     reference = theirs.logits(ids)
+    formats = ours.engine.program.bundle.manifest.weight_formats
+    limits = limits_for(formats, ours.precision, theirs.precision, top=isinstance(reference, TopLogprobs))
     numerics = _summary(ours.logits(ids), reference, targets)
     decoded = _summary(ours.decoded_logits(ids, DECODED), _last(reference, DECODED), targets[-DECODED:])
     say(f"greedy, {work.greedy} tokens each")
@@ -119,25 +120,27 @@ def difference(ours: Sequence[int] | None, theirs: Sequence[int] | None) -> str:
 
 def measure_speeds(ours: Contender, theirs: Contender, work: Workload, say: Callable[[str], None]) -> tuple[Speed, ...]:
     """Each test `repeats` times on both sides in turn, after one unmeasured run each."""
-    text = np.resize(np.array(work.ids, np.int64), max((SHORT, *work.prefill))).tolist()
-    tests = [(f"pp{n}", text[:n], 0) for n in work.prefill] + [(f"tg{n}", text[:SHORT], n) for n in work.decode]
+    length = max((SHORT, *work.prefill)) + work.repeats
+    text = np.resize(np.array(work.ids, np.int64), length).tolist()
+    tests = [(f"pp{n}", n, 0) for n in work.prefill] + [(f"tg{n}", SHORT, n) for n in work.decode]
     speeds = []
-    for name, prompt, steps in tests:
+    for name, tokens, steps in tests:
         say(f"speed, {name}, {work.repeats} runs each in turn")
         rates: list[tuple[float, float]] = []
         for run in range(work.repeats + 1):
+            prompt = text[run : run + tokens]  # another first token each time: no prefix cache of a server helps
             times = (ours.run(prompt, steps), theirs.run(prompt, steps))
             if run:
                 a, b = (steps / t.decode if steps else len(prompt) / t.first_token for t in times)
                 rates.append((a, b))
         mine, other = zip(*rates, strict=True)
-        speeds.append(Speed(name, steps or len(prompt), mine, other))
+        speeds.append(Speed(name, steps or tokens, mine, other))
     return tuple(speeds)
 
 
 def _summary(ours: np.ndarray, theirs: np.ndarray | TopLogprobs, targets: Sequence[int]) -> LogitComparison:
     if isinstance(theirs, TopLogprobs):
-        found: Positions = compare_top(ours, theirs.ids, theirs.logprobs)
+        found: Positions = compare_top(ours, theirs.ids, theirs.logprobs, targets)
         return found.summary(ours.shape[1], theirs.ids.shape[1])
     return compare_positions(ours, theirs, targets).summary(ours.shape[1])
 

@@ -133,11 +133,11 @@ def compare_positions(ours: np.ndarray, theirs: np.ndarray, targets: Sequence[in
     return Positions(**columns)
 
 
-def compare_top(ours: np.ndarray, ids: np.ndarray, logprobs: np.ndarray) -> Positions:
+def compare_top(ours: np.ndarray, ids: np.ndarray, logprobs: np.ndarray, targets: Sequence[int]) -> Positions:
     """Our [T, V] logits against an engine's N best tokens: ids int [T, N] (-1: none), log-probabilities [T, N].
 
     KL is between the two distributions over these N tokens and one more outcome, all others; deltas are over the N.
-    No perplexities: the target need not be among the N.
+    Perplexities are over the positions whose target [T] is among the N.
     """
     mine = log_softmax(ours)
     if ids.shape != logprobs.shape or len(ids) != len(mine) or np.isnan(mine).any() or (ids >= mine.shape[1]).any():
@@ -154,7 +154,9 @@ def compare_top(ours: np.ndarray, ids: np.ndarray, logprobs: np.ndarray) -> Posi
     count = known.sum(axis=1)
     centred = np.where(known, logprobs, 0.0)
     centred = np.where(known, centred - (centred.sum(1) / count)[:, None], 0.0)
-    nothing = np.full(len(mine), np.nan)
+    target = np.asarray(targets, np.int64)[:, None]
+    listed = known & (ids == target)
+    has = listed.any(axis=1)
     return Positions(
         kl=np.maximum(terms.sum(1) + rest_p * (np.log(rest_p) - np.log(rest_q)), 0.0),
         mean_delta=delta.sum(1) / count,
@@ -162,8 +164,8 @@ def compare_top(ours: np.ndarray, ids: np.ndarray, logprobs: np.ndarray) -> Posi
         squared_delta=(delta * delta).sum(1),
         squared_norm=(centred * centred).sum(1),
         agree=mine.argmax(1) == np.take_along_axis(ids, np.where(known, logprobs, -np.inf).argmax(1)[:, None], 1)[:, 0],
-        nll_ours=nothing,
-        nll_theirs=nothing,
+        nll_ours=np.where(has, -np.take_along_axis(mine, target, 1)[:, 0], np.nan),
+        nll_theirs=np.where(has, -np.where(listed, logprobs, 0.0).sum(axis=1), np.nan),
     )
 
 

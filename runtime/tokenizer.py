@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ class BundleTokenizer:
         """A conversation, by the chat template; the template writes all special tokens itself."""
         text = render_chat(self.chat_template, messages, bos_token=self.bos_token, eos_token=self.eos_token)
         return self._ids(text, add_special_tokens=False)
+
+    def id_of_text(self, text: str) -> int | None:
+        """The one id whose text, alone, is this; None where there is none or more than one."""
+        return self._ids_by_text.get(text)
+
+    @cached_property
+    def _ids_by_text(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        for i in range(self.tokenizer.get_vocab_size()):
+            text = self.tokenizer.decode([i], skip_special_tokens=False)
+            found[text] = None if text in found else i
+        return found
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
         try:

@@ -53,6 +53,10 @@ async def _prompt(model: ServedModel, body: CompletionBody) -> list[int]:
     return [token for token in prompt if isinstance(token, int)]
 
 
+def _logprobs(job: Job, body: CompletionBody, events: list[tuple[TokenEvent, int]]) -> dict[str, Any]:
+    return completion_logprobs(job.model, events, body.return_tokens_as_token_ids)
+
+
 async def _whole(
     job: Job, body: CompletionBody, parts: AsyncGenerator[Step, None], head: dict[str, Any], counted: Counted, echo: str
 ) -> dict[str, Any]:
@@ -70,7 +74,7 @@ async def _whole(
             "index": i,
             "text": text,
             "finish_reason": reasons[i],
-            "logprobs": completion_logprobs(job.model, tokens[i]) if body.logprobs is not None else None,
+            "logprobs": None if body.logprobs is None else _logprobs(job, body, tokens[i]),
         }
         for i, text in enumerate(texts)
     ]
@@ -90,7 +94,7 @@ async def _chunks(
         async for step in parts:
             logprobs = None
             if step.token is not None and body.logprobs is not None:
-                logprobs = completion_logprobs(job.model, [(step.token, lengths[step.choice])])
+                logprobs = _logprobs(job, body, [(step.token, lengths[step.choice])])
             lengths[step.choice] += len(step.text)
             if step.text or step.finish or logprobs:
                 choice = {

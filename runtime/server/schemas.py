@@ -124,6 +124,7 @@ class CompletionBody(Sampling):
     stop: Stop = None
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_tokens_as_token_ids: bool = False  # as vLLM: "token_id:<id>" in place of texts, which can be ambiguous
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None
 

@@ -23,11 +23,16 @@ def chat_logprob(model: ServedModel, event: TokenEvent) -> dict[str, Any]:
     return {**entry(event.token, event.logprob), "top_logprobs": [entry(t, lp) for t, lp in event.top_logprobs]}
 
 
-def completion_logprobs(model: ServedModel, events: list[tuple[TokenEvent, int]]) -> dict[str, Any]:
-    """choices[].logprobs of a completion; with each token where its text begins."""
+def completion_logprobs(model: ServedModel, events: list[tuple[TokenEvent, int]], as_ids: bool) -> dict[str, Any]:
+    """choices[].logprobs of a completion; with each token where its text begins. as_ids: tokens are written as vLLM's
+    return_tokens_as_token_ids does."""
+
+    def shown(token: int) -> str:
+        return f"token_id:{token}" if as_ids else token_text(model, token)
+
     return {
-        "tokens": [token_text(model, e.token) for e, _ in events],
+        "tokens": [shown(e.token) for e, _ in events],
         "token_logprobs": [e.logprob for e, _ in events],
-        "top_logprobs": [{token_text(model, t): lp for t, lp in e.top_logprobs} for e, _ in events],
+        "top_logprobs": [{shown(t): lp for t, lp in e.top_logprobs} for e, _ in events],
         "text_offset": [at for _, at in events],
     }
