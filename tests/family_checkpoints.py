@@ -1,0 +1,136 @@
+"""Small random checkpoints of every family, made by transformers itself, and what transformers computes from them.
+
+Head layouts, rotary scaling and windows are those of released models in small; weights are drawn so that attention, norms
+and biases matter.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+T, DECODED, VOCAB = 64, 32, 160
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500000.0,
+}
+LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [1.5, 2.0, 3.0, 4.0],
+    "original_max_position_embeddings": 32,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+}
+WINDOWS = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "attention_bias": True,
+}
+GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000000.0},
+}
+# name -> the model's line in the coverage table, its model type, what differs from SHAPE
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama 2": ("Llama", "llama", {"num_key_value_heads": 6}),
+    "llama 3": ("Llama", "llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "falcon 3": ("Llama", "llama", {"head_dim": 32, "num_attention_heads": 3, "num_key_value_heads": 1}),
+    "llama biases": ("Llama", "llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("Mistral", "mistral", {"sliding_window": 20, "rope_parameters": LINEAR}),
+    "mistral nemo": ("Mistral", "mistral", {"head_dim": 24, "sliding_window": None}),
+    "ministral": ("Ministral (", "ministral", {"head_dim": 24} | WINDOWS),
+    "qwen2": (
+        "Qwen 2",
+        "qwen2",
+        {"hidden_size": 112, "num_attention_heads": 14, "rope_parameters": YARN, "use_sliding_window": True}
+        | {"sliding_window": 20, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen 3", "qwen3", {"head_dim": 32, "rope_parameters": YARN, "tie_word_embeddings": True}),
+    "gemma2": ("Gemma 2", "gemma2", {"head_dim": 32, "sliding_window": 20, "query_pre_attn_scalar": 24}),
+    "gemma3": (
+        "Gemma 3",
+        "gemma3_text",
+        {"head_dim": 32, "query_pre_attn_scalar": 40, "rope_parameters": GEMMA3_ROPE} | WINDOWS,
+    ),
+    "phi3 long": ("Phi-3", "phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 32}),
+    "phi4": ("Phi-3", "phi3", {"num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": None}),
+    "smollm3": ("SmolLM 3", "smollm3", {"no_rope_layers": [1, 0]}),
+    "olmo2": ("OLMo 2", "olmo2", {"num_key_value_heads": 6}),
+    "olmo3": ("OLMo 3", "olmo3", {"rope_parameters": YARN} | WINDOWS),
+    "granite": ("Granite 3", "granite", MULTIPLIERS),
+    "starcoder2": ("StarCoder 2", "starcoder2", {"sliding_window": 20}),
+    "cohere": ("Command R (", "cohere", {"use_qk_norm": True, "logit_scale": 0.5}),
+    "cohere2": ("Command R7B", "cohere2", {"logit_scale": 0.5} | WINDOWS),
+    "glm": ("GLM-4 (", "glm", {"head_dim": 16}),
+    "glm4": ("GLM-4-0414", "glm4", {"head_dim": 16}),
+    "exaone4": ("EXAONE 4", "exaone4", {"rope_parameters": LLAMA3} | WINDOWS),
+    "seed_oss": ("Seed-OSS", "seed_oss", {"head_dim": 32, "attention_out_bias": True}),
+    "apertus": ("Apertus", "apertus", {"rope_parameters": LLAMA3}),
+}
+
+
+def random_checkpoint(kind: str, changes: dict[str, Any], folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """Writes the checkpoint of a model type, and returns the model as it reads it back, in float32."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **(SHAPE | changes))
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():  # norms of one and biases of zero would hide a missing one
+        for name, p in model.named_parameters():
+            norm = "norm" in name and name.endswith("weight")
+            p.copy_(torch.randn_like(p) * (0.3 if norm else 0.15) + (1.0 if norm else 0.0))
+    model.to(dtype).save_pretrained(folder)
+    Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    if dtype != torch.float32:  # not cast back: a cast to bfloat16 would round the rotary frequencies too
+        model = type(model).from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
+
+
+def prompt() -> list[int]:
+    """64 token ids."""
+    return np.random.default_rng(1).integers(3, VOCAB, T).tolist()
+
+
+def logits(model: Any, ids: list[int]) -> np.ndarray:
+    """transformers' float32 [len(ids), vocabulary]."""
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
+
+
+def greedy(model: Any, ids: list[int], steps: int) -> list[int]:
+    """The prompt and transformers' greedy tokens, each from a whole evaluation, so that no cache of its has a part."""
+    for _ in range(steps):
+        ids = [*ids, int(logits(model, ids)[-1].argmax())]
+    return ids
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Relative L2."""
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
