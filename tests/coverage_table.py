@@ -31,7 +31,7 @@ TARGETS = {
 }
 # In the order of the table. The name says what people know; the config's model_type is in brackets.
 MODELS = (
-    "Llama 1-3.x, SmolLM2, Falcon 3, Yi (`llama`)",
+    "Llama 1-3.x, SmolLM2, Falcon 3 (`llama`)",
     "Mistral (`mistral`)",
     "Ministral (`ministral`)",
     "Qwen 2, 2.5 (`qwen2`)",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coverage_table import covers
 
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
@@ -21,6 +22,7 @@ GREEDY = [28, 260, 2240]  # of the float32 evaluation; gaps of 4.1, 0.35 and 0.5
 QUIET = Stages(lambda _name, _total: None, lambda _bytes: None)
 
 
+@covers("Llama", "GGUF Q4_1", "vulkan", "transformers")
 def test_smollm2_gives_the_reference_tokens(
     smollm2_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

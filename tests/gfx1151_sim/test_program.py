@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from coverage_table import covers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -102,6 +103,8 @@ def simulated(bundle: Bundle) -> Run:
     return run
 
 
+@covers("Llama", "safetensors bf16", "rocm", "our cpu")
+@covers("Gemma 3", "safetensors bf16", "rocm", "our cpu")
 def test_logits_and_tokens_of_the_cpu(bundle: Bundle, simulated: Run) -> None:
     expected = prefill_and_decode(bundle, "cpu")
     for got, want in zip(simulated.logits, expected.logits, strict=True):

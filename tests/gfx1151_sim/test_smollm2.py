@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from coverage_table import covers
 from tokenizers import Tokenizer
 
 from gfx1151_sim.simulator import recording, report, start
@@ -20,6 +21,7 @@ STEPS = 8
 
 
 @pytest.mark.slow
+@covers("Llama", "GGUF Q4_1", "rocm", "our cpu")
 def test_greedy_tokens(smollm2_gguf: Path, tmp_path: Path) -> None:
     start()
     quiet = Stages(lambda _name, _total: None, lambda _bytes: None)

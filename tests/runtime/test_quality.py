@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coverage_table import covers
 
 from strixhlo.bundle import Bundle
 from strixhlo.runtime.compare import PASSAGE, greedy
@@ -63,6 +64,8 @@ def engine_of() -> Iterator[Callable[[Bundle], Engine]]:
         engine.program.close()
 
 
+@covers("Llama", "GGUF Q4_1", "cpu", "transformers")
+@covers("Gemma 3", "GGUF Q4_K", "cpu", "transformers")
 def test_f32_activations_are_exact(case: Case, engine_of: Callable[[Bundle], Engine]) -> None:
     engine = engine_of(case.bundles("f32"))
     assert compare_logits(engine.score(case.ids), case.logits).mean_kl < 1e-5
@@ -71,6 +74,8 @@ def test_f32_activations_are_exact(case: Case, engine_of: Callable[[Bundle], Eng
     assert compare_logits(np.stack(decoded), case.logits[9:]).mean_kl < 1e-5
 
 
+@covers("Llama", "GGUF Q4_1", "cpu", "llama.cpp")
+@covers("Gemma 3", "GGUF Q4_K", "cpu", "llama.cpp")
 def test_int8_activations_are_no_worse_than_llama_cpp(case: Case, engine_of: Callable[[Bundle], Engine]) -> None:
     with LlamaCpp(case.gguf) as native:
         theirs = compare_logits(native.teacher_forced_logits(case.ids), case.logits)
