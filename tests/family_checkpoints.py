@@ -1,7 +1,7 @@
 """Small random checkpoints of every family, made by transformers itself, and what transformers computes from them.
 
-Head layouts, rotary scaling and windows are those of released models in small; weights are drawn so that attention, norms
-and biases matter.
+Head layouts, rotary scaling and windows are those of released models in small; weights are drawn so that attention,
+norms and biases matter.
 """
 
 from __future__ import annotations

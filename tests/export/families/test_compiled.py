@@ -1,4 +1,4 @@
-"""Each family, compiled for the CPU, against transformers: logits of a prompt and of 32 decoded tokens, greedy tokens."""
+"""Each family, compiled for the CPU, against transformers: logits of a prompt and 32 decoded tokens, greedy tokens."""
 
 from __future__ import annotations
 
