@@ -30,6 +30,7 @@ ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a
 
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
 DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
+KVDType = Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
 
 
 class _Record(BaseModel):
@@ -67,9 +68,10 @@ class Parameter(_Record):
 
 
 class KVCache(_Record):
-    """The two pools [layers, rows, width], in blocks of `block_size` rows; `blocks` entries in a block table."""
+    """The two pools [layers, rows, width], in blocks of `block_size` rows; `blocks` entries in a block table. `rows` is
+    what is exported; most compiled programs take any number (`Build.kv_rows_free`)."""
 
-    dtype: Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
+    dtype: KVDType
     layers: Size
     rows: Size
     width: Size
@@ -80,6 +82,12 @@ class KVCache(_Record):
     def element_bytes(self) -> int:
         """Bytes of one element of a pool."""
         return DTYPE_BYTES[KV_ARRAYS[self.dtype]]
+
+    def pools(self) -> tuple[TensorSpec, TensorSpec]:
+        """The pools as arguments of an entry point."""
+        shape = (self.layers, self.rows, self.width)
+        dtype = KV_ARRAYS[self.dtype]
+        return TensorSpec(name="k_pool", shape=shape, dtype=dtype), TensorSpec(name="v_pool", shape=shape, dtype=dtype)
 
     @property
     def bytes(self) -> int:
@@ -143,9 +151,17 @@ class Build(_Record):
     versions: dict[str, str]
     cpu_features: tuple[str, ...] = ()
     activations: str
+    kv_dtype: KVDType | None = None  # of the KV cache, where it was chosen when compiling; None: as exported
+    kv_rows_free: bool = False  # the KV pools may have any number of rows; else as many as exported
     vmfb_sha256: str
     vmfb_bytes: int
     report: dict[str, Any]
+
+
+def built_cache(manifest: Manifest, build: Build | None) -> KVCache:
+    """The KV cache of a compiled program, its rows as exported."""
+    dtype = build.kv_dtype if build else None
+    return manifest.kv_cache.model_copy(update={"dtype": dtype}) if dtype else manifest.kv_cache
 
 
 _R = TypeVar("_R", bound=_Record)

@@ -39,6 +39,7 @@ Messages = list[dict[str, str]]
 @click.option("--temp", "temperature", default=0.7, show_default=True, help="Temperature; 0 is greedy.")
 @click.option("--top-p", default=0.95, show_default=True, help="Keep the likeliest tokens up to this mass.")
 @click.option("--seed", type=int, help="Same seed, same answers.")
+@click.option("--ctx", type=click.IntRange(1), help="Positions of the conversation at most. Default: the bundle's.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 def chat(
@@ -49,6 +50,7 @@ def chat(
     temperature: float,
     top_p: float,
     seed: int | None,
+    ctx: int | None,
     threads: int | None,
     memory_budget: str | None,
 ) -> None:
@@ -65,7 +67,8 @@ def chat(
     messages: Messages = [{"role": "system", "content": system}] if system else []
     next_line = line_reader()
     limit = optional_size(memory_budget)
-    with Program(opened, target, threads, limit, say_dim) as program, closing(Engine(program)) as engine:
+    loaded = Program(opened, target, threads, limit, say_dim, context=ctx)
+    with loaded as program, closing(Engine(program)) as engine:
         while (line := next_line()) is not None:
             try:
                 if line.startswith("/"):

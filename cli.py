@@ -137,9 +137,21 @@ def _name(source: str) -> str:
     show_default=True,
     help="CPU only. int8: rounded to 8 bits before each quantized matmul, as llama.cpp does; f32: exact, slower.",
 )
+@click.option(
+    "--kv-cache-dtype",
+    type=click.Choice(["fp8", "f16", "f32"]),
+    help="KV cache in place of the exported one (not on vulkan); fp8 takes half of the memory of f16.",
+)
 @click.option("--keep-intermediates", type=click.Path(path_type=Path), help="Folder for what the compiler dumps.")
 @click.option("--json", "as_json", is_flag=True, help="Print build.json.")
-def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Path | None, as_json: bool) -> None:
+def compile_(
+    bundle: Path,
+    target: str,
+    activations: str,
+    kv_cache_dtype: str | None,
+    keep_intermediates: Path | None,
+    as_json: bool,
+) -> None:
     """Compile a bundle's program for a target: BUNDLE/<target>/program.vmfb and build.json.
 
     Does nothing when program, flags, versions and kernel sources are those of the build that is there.
@@ -155,6 +167,7 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
             activations=activations,
             keep_intermediates=keep_intermediates,
             say=say,
+            kv_dtype=kv_cache_dtype,
         )
     if as_json:
         click.echo(result.build.model_dump_json(indent=1))
@@ -185,6 +198,7 @@ def compile_(bundle: Path, target: str, activations: str, keep_intermediates: Pa
 @click.option(
     "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."
 )
+@click.option("--ctx", type=click.IntRange(1), help="Positions of prompt and answer at most. Default: the bundle's.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 @click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
 def run(
@@ -196,6 +210,7 @@ def run(
     raw: bool,
     ignore_eos: bool,
     token_ids: bool,
+    ctx: int | None,
     memory_budget: str | None,
     as_json: bool,
     **sampling: Any,
@@ -227,7 +242,7 @@ def run(
             click.echo(piece, nl=False)
 
     with (
-        Program(opened, target, threads, optional_size(memory_budget), say_dim) as program,
+        Program(opened, target, threads, optional_size(memory_budget), say_dim, context=ctx) as program,
         closing(Engine(program)) as engine,
     ):
         result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)

@@ -23,6 +23,10 @@ stderr = Progress()
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--api-key", multiple=True, envvar="STRIXHLO_API_KEY", help="Key that clients must send; repeatable.")
 @click.option("--parallel", default=8, show_default=True, type=click.IntRange(1), help="Requests that run at a time.")
+@click.option(
+    "--ctx", type=click.IntRange(1), help="Tokens of a request and its answer at most. Default: the bundle's."
+)
+@click.option("--kv-cache-dtype", type=click.Choice(["f16", "fp8", "f32"]), help="Refuse programs with another one.")
 @click.option("--queue", default=64, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--max-body", default="8M", show_default=True, help="Largest body of a request.")
 @click.option("--request-seconds", default=600.0, show_default=True, help="Time limit of one request.")
@@ -37,6 +41,8 @@ def serve(
     port: int,
     api_key: tuple[str, ...],
     parallel: int,
+    ctx: int | None,
+    kv_cache_dtype: str | None,
     queue: int,
     max_body: str,
     request_seconds: float,
@@ -47,8 +53,10 @@ def serve(
 ) -> None:
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     from .runtime.batch_engine import BatchEngine
+    from .runtime.cache_size import require_kv_dtype
+    from .runtime.load_plan import load_plans
     from .runtime.memory import budget_line, item_line, require_fit_together
-    from .runtime.program import Program, program_budget, read_build
+    from .runtime.program import Program, read_build
     from .runtime.scheduler import Scheduler
     from .runtime.server.app import Settings, create_app
     from .runtime.server.run import allowed_hosts, listen
@@ -64,19 +72,23 @@ def serve(
         stack.enter_context(bound)
         models: dict[str, ServedModel] = {}
         opened = _open_all(bundles)
-        budgets = {name: program_budget(bundle, read_build(bundle, target), limit) for name, bundle in opened.items()}
-        require_fit_together(list(budgets.values()))
-        say_dim(budget_line(list(budgets.values())))
+        built = [(bundle, read_build(bundle, target)) for bundle in opened.values()]
+        for bundle, build in built:
+            require_kv_dtype(bundle, build, kv_cache_dtype)
+        plans = load_plans(built, limit, ctx, parallel)
+        budgets = [plan.budget for plan in plans]
+        require_fit_together(budgets)
+        say_dim(budget_line(budgets))
         programs = []
-        for name, bundle in opened.items():
-            program = stack.enter_context(Program(bundle, target, threads, limit))
+        for (name, bundle), plan in zip(opened.items(), plans, strict=True):
+            program = stack.enter_context(Program(bundle, target, threads, plan=plan))
             engine = stack.enter_context(closing(BatchEngine(program)))
             tokenizer = load_tokenizer(bundle.path)
             made = Scheduler(
                 engine, tokenizer.tokenizer, eos_ids=tokenizer.eos_ids, parallel=parallel, queue_size=queue
             )
             scheduler = stack.enter_context(closing(made))
-            models[name] = ServedModel(name, tokenizer, bundle.manifest.context, parallel, scheduler)
+            models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler)
             programs.append(program)
         hosts = allowed_hosts(host)
         settings = Settings(api_key, hosts, parse_size(max_body), request_seconds=request_seconds, webui=webui)
@@ -86,7 +98,7 @@ def serve(
             stderr.print(f"listening on {address}", soft_wrap=True)
 
         run_server(create_app(models, settings), bound, drain_seconds=drain_seconds, ready=ready)
-        for name, budget in budgets.items():
+        for name, budget in zip(opened, budgets, strict=True):
             say_dim(f"{name}: {size(budget.needed)} planned: {item_line(budget)}")
         say_dim(f"memory peak of this process, all models together: {programs[0].peak()}")
 

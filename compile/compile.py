@@ -28,6 +28,7 @@ from ..cpu_features import required_flags
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
 from .iree_compile import iree_compile
+from .kv_pools import free_pools
 from .lower import composites_to_custom_calls, custom_calls_to_dispatches
 from .parameters import bind_parameters
 from .report import program_report
@@ -52,11 +53,12 @@ def compile_bundle(
     activations: str,
     keep_intermediates: Path | None,
     say: Callable[[str], None],
+    kv_dtype: str | None = None,
 ) -> Result:
     """Compile the bundle's program for a target, unless an equal build is there.
 
     activations: "f32", or "int8" (rounded to 8 bits per 32 columns before each quantized matmul, as llama.cpp does),
-    which only the CPU's kernels do: other targets are float32.
+    which only the CPU's kernels do: other targets are float32. kv_dtype: of the KV cache, in place of the exported one.
     """
     if activations not in ACTIVATIONS:
         raise StrixhloError(f"activations {activations!r} are not known; choose one of {', '.join(ACTIVATIONS)}")
@@ -65,12 +67,13 @@ def compile_bundle(
     folder = bundle.target_dir(target.name)
     text = bundle.program_text()
     versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
-    key = build_key(bundle, target, activations, versions)
+    kv_dtype = None if kv_dtype == bundle.manifest.kv_cache.dtype else kv_dtype
+    key = build_key(bundle, target, activations, versions, kv_dtype)
     if keep_intermediates is None and (build := _current(folder, key)):
         return Result(build, fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
-        lowered = lower_program(text, target, activations, keep_intermediates)
+        lowered = lower_program(text, target, activations, keep_intermediates, kv_dtype)
         say("compiling with IREE")
         phases = keep_intermediates or Path(scratch)
         flags = [*target.iree_flags, f"--dump-compilation-phases-to={phases}"]
@@ -85,6 +88,8 @@ def compile_bundle(
             versions=versions,
             cpu_features=required_flags(target.cpu, target.cpu_features) if target.cpu else (),
             activations=activations,
+            kv_dtype=kv_dtype,
+            kv_rows_free=lowered.kv_rows_free,
             vmfb_sha256=sha256_file(temporary / VMFB),
             vmfb_bytes=(temporary / VMFB).stat().st_size,
             report=report,
@@ -93,10 +98,10 @@ def compile_bundle(
     return Result(build, fresh=True)
 
 
-def build_key(bundle: Bundle, target: Target, activations: str, versions: dict[str, str]) -> str:
+def build_key(bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None) -> str:
     """Hash of all that a build depends on: program, flags, versions, kernel sources."""
     parts = [bundle.manifest.program_sha256, target.iree_flags, target.cpu, target.cpu_features, activations, versions]
-    return hashlib.sha256(json.dumps([*parts, target.device, kernels_hash(target)]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([*parts, target.device, kernels_hash(target), kv_dtype]).encode()).hexdigest()
 
 
 def _current(folder: Path, key: str) -> Build | None:
@@ -112,15 +117,20 @@ def _current(folder: Path, key: str) -> Build | None:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What iree-compile gets, in generic form; the kernels' object that it names; and what was lowered."""
+    """What iree-compile gets, in generic form; the kernels' object that it names; what was lowered; and whether the KV
+    pools may have any number of rows."""
 
     program: str
     kernels: Path | None
     report: dict[str, Any]
+    kv_rows_free: bool
 
 
-def lower_program(text: str, target: Target, activations: str, keep: Path | None) -> Lowered:
-    """Portable StableHLO -> the program for a target. keep: a folder for what lies between, and for the kernels."""
+def lower_program(
+    text: str, target: Target, activations: str, keep: Path | None, kv_dtype: str | None = None
+) -> Lowered:
+    """Portable StableHLO -> the program for a target. keep: a folder for what lies between, and for the kernels.
+    kv_dtype: of the KV cache, None: as exported. StrixhloError where the target has no kernels for that."""
     rules = lowering_rules(target, activations)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
@@ -128,6 +138,12 @@ def lower_program(text: str, target: Target, activations: str, keep: Path | None
         module = ir.Module.parse(text)
         bind_parameters(module)
         calls = composites_to_custom_calls(module, rules)
+        free = free_pools(module, kv_dtype)
+        if kv_dtype and not free:
+            raise StrixhloError(
+                f"{target.name}: the KV cache cannot become {kv_dtype} here, since the compiler's own code reads it;"
+                f" export the bundle with --kv-dtype {kv_dtype}"
+            )
         if keep:
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())
         kernels, dispatches = None, 0
@@ -144,4 +160,4 @@ def lower_program(text: str, target: Target, activations: str, keep: Path | None
             (keep / "lowered.mlir").write_text(module.operation.get_asm())
     if keep and kernels:
         shutil.copy(kernels, keep / kernels.name)
-    return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches})
+    return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free)

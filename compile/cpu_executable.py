@@ -74,13 +74,14 @@ def _shim(name: str, launch: Launch, bindings: list[ir.RankedTensorType]) -> str
     arguments = [f"{s}: i32" for s in scalars] + [f"%b{i}: !stream.binding" for i in range(len(bindings))]
     body, values, types = "", [], []
     for i, t in enumerate(bindings):
-        shape = "x".join(map(str, t.shape)) + "x" if t.shape else ""
         element = str(t.element_type)
-        memref = f"memref<{shape}{element}>"
+        memref = str(t).replace("tensor<", "memref<", 1)
+        lengths = ", ".join("%c1" for axis in range(t.rank) if t.is_dynamic_dim(axis))  # only the base is used
+        lengths = f"{{{lengths}}}" if lengths else ""
         count = 2 + 2 * len(t.shape)  # base, offset, sizes, strides
         metadata = ", ".join([f"memref<{element}>"] + ["index"] * (count - 1))
         body += f"""
-      %m{i} = stream.binding.subspan %b{i}[%c0] : !stream.binding -> {memref}
+      %m{i} = stream.binding.subspan %b{i}[%c0] : !stream.binding -> {memref}{lengths}
       %p{i}:{count} = iree_codegen.extract_strided_metadata %m{i} : {memref} -> {metadata}"""
         values += [f"%p{i}#0", f"%p{i}#1"]
         types += [f"memref<{element}>", "index"]
@@ -91,6 +92,7 @@ def _shim(name: str, launch: Launch, bindings: list[ir.RankedTensorType]) -> str
     return f"""
     func.func @{name}({", ".join(arguments)}) {{
       %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
       %id = stream.dispatch.workgroup.id[0] : index{body}
       func.call @{launch.symbol}({", ".join([*values, "%id"])}) : ({", ".join([*types, "index"])}) -> ()
       return

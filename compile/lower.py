@@ -12,7 +12,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from ..custom_kernels.ops.launch import Launch, LoweringRule
+from ..custom_kernels.ops.launch import DYNAMIC, Dimension, Launch, LoweringRule
 
 # (launch, input types, output types) -> symbol of the executable's export
 ExportRule = Callable[[Launch, Sequence[ir.Type], Sequence[ir.Type]], str]
@@ -132,27 +132,48 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
 
 
 def _dispatch(call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], export: ExportRule) -> list[ir.Value]:
-    inputs = [values[i] for i in launch.inputs]
+    inputs = {i: values[i] for i in launch.inputs}
     types = [
         values[o.updates].type if o.updates else ir.RankedTensorType.get(o.shape, ir.Type.parse(o.dtype))
         for o in launch.outputs
     ]
-    symbol = export(launch, [v.type for v in inputs], types)
+    symbol = export(launch, [v.type for v in inputs.values()], types)
     with ir.InsertionPoint(call):
         workload = _constant(launch.workgroups, "index")
-        scalars = [_constant(s, "i32") for s in launch.scalars]
+        scalars = [_scalar(s, inputs) for s in launch.scalars]
         tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
+        lengths = [n for v in inputs.values() for n in _dynamic_lengths(v)]
+        result_lengths = [n for o in launch.outputs if o.updates for n in _dynamic_lengths(inputs[o.updates])]
+        groups = [[workload], [*scalars, *inputs.values()], lengths, result_lengths]
+        operands = [value for group in groups for value in group]
         attributes = {
             "entry_points": ir.Attribute.parse(f"[{symbol}]"),
             # workload, arguments, dimensions of arguments, dimensions of results
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, len(scalars) + len(inputs), 0, 0]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(g) for g in groups]),
         }
         if any(t >= 0 for t in tied):
             attributes["tied_operands"] = ir.Attribute.parse(f"[{', '.join(f'{t} : index' for t in tied)}]")
-        dispatch = ir.Operation.create(
-            "flow.dispatch", results=types, operands=[workload, *scalars, *inputs], attributes=attributes
-        )
+        dispatch = ir.Operation.create("flow.dispatch", results=types, operands=operands, attributes=attributes)
     return list(dispatch.results)
+
+
+def _scalar(scalar: int | Dimension, inputs: Mapping[str, ir.Value]) -> ir.Value:
+    """An i32: a constant, or the length of an input's axis."""
+    if isinstance(scalar, int):
+        return _constant(scalar, "i32")
+    length = _length(inputs[scalar.input], scalar.axis)
+    return ir.Operation.create("arith.index_cast", results=[ir.Type.parse("i32")], operands=[length]).result
+
+
+def _dynamic_lengths(value: ir.Value) -> list[ir.Value]:
+    """The lengths of a tensor's dynamic axes, as indices."""
+    type_ = ir.RankedTensorType(value.type)
+    return [_length(value, axis) for axis in range(type_.rank) if type_.is_dynamic_dim(axis)]
+
+
+def _length(value: ir.Value, axis: int) -> ir.Value:
+    operands = [value, _constant(axis, "index")]
+    return ir.Operation.create("tensor.dim", results=[ir.Type.parse("index")], operands=operands).result
 
 
 def _constant(value: int, type_text: str) -> ir.Value:
@@ -165,7 +186,10 @@ def _constant(value: int, type_text: str) -> ir.Value:
 
 def _operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:
     types = [ir.RankedTensorType(v.type) for v in op.operands]
-    return [(tuple(t.shape), str(t.element_type)) for t in types]
+    return [
+        (tuple(DYNAMIC if t.is_dynamic_dim(i) else n for i, n in enumerate(t.shape)), str(t.element_type))
+        for t in types
+    ]
 
 
 def _python_values(attributes: ir.DictAttr) -> dict[str, Any]:

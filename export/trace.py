@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..bundle import KV_ARRAYS, EntryPoint, KVCache, TensorSpec
+from ..bundle import EntryPoint, KVCache, TensorSpec
 from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
 from .layers.weights import Weight, Weights
@@ -64,10 +64,7 @@ def _parameter_name(path: tuple[Any, ...]) -> str:
 
 
 def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
-    pools = tuple(
-        TensorSpec(name=n, shape=(cache.layers, cache.rows, cache.width), dtype=KV_ARRAYS[cache.dtype])
-        for n in ("k_pool", "v_pool")
-    )
+    pools = cache.pools()
     tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
     table = TensorSpec(name="block_table", shape=(rows if kind == "decode" else 1, cache.blocks), dtype="i32")
     if kind == "decode":

@@ -22,10 +22,10 @@ class BatchEngine:
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
         self.decode_sizes = [rows for rows, _ in self._decodes]
-        self.block_size = manifest.kv_cache.block_size
-        self.blocks = manifest.kv_cache.rows // self.block_size
-        self._table_width = manifest.kv_cache.blocks
-        self.context = min(manifest.context, self._table_width * self.block_size, self.blocks * self.block_size)
+        self.block_size = program.kv_cache.block_size
+        self.blocks = program.kv_cache.rows // self.block_size
+        self._table_width = program.kv_cache.blocks
+        self.context = program.context
         self.vocab_size = manifest.vocab_size
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ class Engine:
         self._pools: list[Any] = program.new_pools()
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._score = next(name for name, e in entries.items() if e.kind == "score")
-        self.context = manifest.context
+        self.context = program.context
         self.vocab_size = manifest.vocab_size
         self.length = 0
         self._table = np.arange(manifest.kv_cache.blocks, dtype=np.int32)[None]

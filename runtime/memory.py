@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..bundle import ALIGNMENT, DTYPE_BYTES, Build, KVCache, Manifest
+from ..bundle import ALIGNMENT, DTYPE_BYTES, Build, KVCache, Manifest, built_cache
 from ..errors import StrixhloError
 from .pools import Pool
 from .sizes import MIB, size
@@ -79,7 +79,9 @@ def memory_budget(
     if budget.fits:
         return budget
     rest = (amount or 0) - sum(i.bytes for i in items if i.name != KV_CACHE)
-    return Budget(items, amount, source, pool, _what_would_fit(manifest.kv_cache, rest, context, parallel))
+    free = build.kv_rows_free if build else kind != "vulkan"
+    kv = built_cache(manifest, build)
+    return Budget(items, amount, source, pool, _what_would_fit(kv, rest, context, parallel, free))
 
 
 KV_CACHE = "KV cache"
@@ -89,7 +91,7 @@ def needed_items(
     manifest: Manifest, build: Build | None, kind: str, context: int | None = None, parallel: int = 1
 ) -> tuple[Item, ...]:
     """The lines of the sum."""
-    kv = manifest.kv_cache
+    kv = built_cache(manifest, build)
     transients, results, how = call_bytes(manifest, build)
     return (
         Item("weights", manifest.weights_bytes + manifest.referenced_bytes, _weights_note(manifest, kind)),
@@ -158,8 +160,9 @@ def _largest_config(config: dict[str, Any], key: str, default: int) -> int:
     return max(numbers, default=default)
 
 
-def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int) -> tuple[str, ...]:
-    """What would fit into `rest` bytes of KV cache: a smaller context, fewer slots, a narrower type."""
+def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int, free: bool) -> tuple[str, ...]:
+    """What would fit into `rest` bytes of KV cache: a smaller context, fewer slots, a narrower type. free: the program
+    takes pools of any size and type."""
     if rest <= 0:
         return ()
     fitting = []
@@ -167,13 +170,15 @@ def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int) 
     position = kv_bytes(kv, kv.block_size, 1) // kv.block_size
     blocks = rest // (position * parallel * kv.block_size)
     if blocks:
-        fitting.append(f"a context of {int(blocks) * kv.block_size} (export --context)")
+        fitting.append(f"a context of {int(blocks) * kv.block_size} ({'--ctx' if free else 'export --context'})")
     slots = rest // kv_bytes(kv, wanted, 1)
     if 1 <= slots < parallel:
         fitting.append(f"{slots} slots of {wanted} positions")
     for name, element in KV_BYTES.items():
         if element < kv.element_bytes and kv_bytes(kv, wanted, parallel, element) <= rest:
-            fitting.append(f"a KV cache in {name} (export --kv-dtype {name})")
+            fitting.append(
+                f"a KV cache in {name} ({'compile --kv-cache-dtype' if free else 'export --kv-dtype'} {name})"
+            )
     return tuple(fitting)
 
 
@@ -195,7 +200,7 @@ def require_fit_together(budgets: Sequence[Budget]) -> None:
         parts = ", ".join(size(budget.needed) for budget in budgets)
         raise StrixhloError(
             f"{len(budgets)} models need {size(needed)} together ({parts}) where {budgets[0].source} leaves"
-            f" {size(amount)}; serve fewer of them, or export with a smaller --context"
+            f" {size(amount)}; serve fewer of them, or with a smaller --ctx"
         )
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, VMFB, Build, Bundle, EntryPoint, Parameter, read_record, sha256_file
+from ..bundle import BUILD, VMFB, Build, Bundle, EntryPoint, Parameter, built_cache, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError
 from .device import DRIVERS, Device, Weights
-from .device_pool import device_pool
-from .memory import Budget, budget_line, memory_budget, require_fit
+from .load_plan import LoadPlan, load_plans
+from .memory import budget_line
 from .peak import Peak, peak_memory
 
 SCOPE = "model"
@@ -69,15 +69,6 @@ def built_target(bundle: Bundle, target: str) -> str:
     return found[0] if found else target
 
 
-def program_budget(bundle: Bundle, build: Build, limit: int | None = None) -> Budget:
-    """What a program needs, held against what its device has left, or against `limit` bytes; StrixhloError where it
-    does not fit. Nothing is loaded."""
-    kind = build.target.partition(":")[0]
-    budget = memory_budget(bundle.manifest, build, kind, device_pool(kind), limit=limit)
-    require_fit(budget, str(bundle.path))
-    return budget
-
-
 def _again(bundle: Bundle, target: str) -> str:
     return f"run `strixhlo compile {bundle.path} --target {target}` again"
 
@@ -100,14 +91,20 @@ class Program:
         threads: int | None = None,
         memory_limit: int | None = None,
         say: Callable[[str], None] = lambda _line: None,
+        *,
+        context: int | None = None,
+        plan: LoadPlan | None = None,
     ) -> None:
         """memory_limit: bytes that it may take of the device, in place of what the device has left. say: gets one line,
-        before anything is loaded: how much memory it needs and how much will be left."""
+        before anything is loaded: how much memory it needs and how much will be left. context: positions of its one
+        sequence, see `cache_size`. plan: what was planned already, in place of memory_limit and context."""
         self.bundle = bundle
         self.build = read_build(bundle, target)
         target = self.build.target
         kind = self.build.target.partition(":")[0]
-        self.budget = program_budget(bundle, self.build, memory_limit)
+        plan = plan or load_plans([(bundle, self.build)], memory_limit, context)[0]
+        self.budget, self.context = plan.budget, plan.size.context
+        self.kv_cache = built_cache(bundle.manifest, self.build).model_copy(update={"rows": plan.size.rows})
         say(budget_line([self.budget]))
         self.device = Device(kind, threads)
         self._context: Any = None
@@ -159,13 +156,11 @@ class Program:
     def new_pools(self) -> list[Any]:
         """KV pools on the device, their contents undefined; StrixhloError when there is no room."""
         try:
-            return [
-                self.device.empty(spec) for spec in next(iter(self.bundle.manifest.entry_points.values())).inputs[-2:]
-            ]
+            return [self.device.empty(spec) for spec in self.kv_cache.pools()]
         except (RuntimeError, ValueError, MemoryError):
             raise StrixhloError(
-                f"the device has no room for a KV cache of {self.bundle.manifest.kv_cache.bytes / 1e9:.1f} GB;"
-                " export with a smaller --context"
+                f"the device has no room for a KV cache of {self.kv_cache.bytes / 1e9:.1f} GB; choose a smaller"
+                f" {'--ctx' if self.build.kv_rows_free else '--context when exporting'}"
             ) from None
 
     def peak(self) -> Peak:

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from ..ops.launch import Launch
+from ..ops.launch import Dimension, Launch
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
@@ -22,7 +22,8 @@ def _arguments(launch: Launch, buffers: Mapping[str, np.ndarray]) -> list[ctypes
         if not array.flags.c_contiguous:
             raise ValueError(f"{launch.symbol}: {name} is not contiguous")
         arguments += [ctypes.c_void_p(array.ctypes.data), ctypes.c_int64(0)]
-    return [*arguments, *map(ctypes.c_int64, launch.scalars)]
+    scalars = (buffers[s.input].shape[s.axis] if isinstance(s, Dimension) else s for s in launch.scalars)
+    return [*arguments, *map(ctypes.c_int64, scalars)]
 
 
 def run_launches(

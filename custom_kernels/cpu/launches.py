@@ -6,7 +6,7 @@ import struct
 
 from ..ops.cache_types import ARRAY
 from ..ops.formats_gguf import RUN, GgufFormat
-from ..ops.launch import Launch, Output
+from ..ops.launch import DYNAMIC, Dimension, Launch, Output
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
 WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
@@ -58,10 +58,10 @@ def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
 
 
 def kv_append_launches(
-    dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
+    dtype: str, *, layers: int, layer: int, pool_rows: int | Dimension, width: int, tokens: int
 ) -> tuple[Launch, ...]:
     """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
-    shape = (layers, pool_rows, width)
+    shape = (layers, pool_rows if isinstance(pool_rows, int) else DYNAMIC, width)
     outputs = tuple(Output(f"{name}_out", shape, ARRAY[dtype], updates=name) for name in ("k_pool", "v_pool"))
     row_tile = _ceil_div(tokens, TOKENS_PER_WORKGROUP)
     return (
@@ -88,7 +88,7 @@ def attention_launches(
     q_heads: int,
     kv_heads: int,
     head_dim: int,
-    pool_rows: int,
+    pool_rows: int | Dimension,
     blocks_per_sequence: int,
     block_size: int,
     window: int = 0,

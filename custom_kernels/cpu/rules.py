@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops.cache_types import STORED
 from ..ops.formats_gguf import GGUF_FORMATS
-from ..ops.launch import Lowering, LoweringRule, OperandTypes
+from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
 from .launches import (
     argmax_launches,
     attention_launches,
@@ -51,15 +51,17 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (layers, rows, width), dtype = types[0]
+    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     launches = kv_append_launches(
-        STORED[dtype], layer=attributes["layer"], layers=layers, pool_rows=rows, width=width, tokens=types[4][0][0]
+        STORED[dtype], layer=attributes["layer"], layers=layers, pool_rows=pool_rows, width=width, tokens=types[4][0][0]
     )
     return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
 
 
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     tokens, q_heads, head_dim = types[0][0]
-    (_layers, pool_rows, _width), dtype = types[1]
+    (_layers, rows, _width), dtype = types[1]
+    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     sequences, blocks = types[3][0]
     launches = attention_launches(
         STORED[dtype],

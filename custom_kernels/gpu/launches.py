@@ -10,7 +10,7 @@ import struct
 from ..ops.cache_types import ARRAY, BYTES
 from ..ops.formats import WeightFormat
 from ..ops.formats_gguf import RUN
-from ..ops.launch import Launch, Output
+from ..ops.launch import DYNAMIC, Dimension, Launch, Output
 from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, weight_name, weight_rows
 
 WAVE = 32
@@ -79,10 +79,10 @@ def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
 
 
 def kv_append_launches(
-    dtype: str, *, layers: int, layer: int, pool_rows: int, width: int, tokens: int
+    dtype: str, *, layers: int, layer: int, pool_rows: int | Dimension, width: int, tokens: int
 ) -> tuple[Launch, ...]:
     """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
-    shape = (layers, pool_rows, width)
+    shape = (layers, pool_rows if isinstance(pool_rows, int) else DYNAMIC, width)
     return (
         Launch(
             f"strixhlo_kv_append_{dtype}",
@@ -114,7 +114,7 @@ def attention_launches(
     q_heads: int,
     kv_heads: int,
     head_dim: int,
-    pool_rows: int,
+    pool_rows: int | Dimension,
     blocks_per_sequence: int,
     block_size: int,
     window: int = 0,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, LoweringRule, OperandTypes
+from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from .kernels import DENSE, POOLS
 from .launches import (
     argmax_launches,
@@ -50,7 +50,8 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    (layers, pool_rows, width), dtype = types[0]
+    (layers, rows, width), dtype = types[0]
+    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     if STORED.get(dtype) not in POOLS:
         return None
     launches = kv_append_launches(
@@ -61,7 +62,8 @@ def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
 
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     tokens, q_heads, head_dim = types[0][0]
-    (_layers, pool_rows, _width), dtype = types[1]
+    (_layers, rows, _width), dtype = types[1]
+    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     if STORED.get(dtype) not in POOLS:
         return None
     sequences, blocks = types[3][0]

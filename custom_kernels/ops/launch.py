@@ -18,6 +18,17 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """A scalar that is the length of one axis of an input; known when the program runs, where that axis is dynamic."""
+
+    input: str
+    axis: int
+
+
+DYNAMIC = -1  # in a shape: the length is known when the program runs
+
+
+@dataclass(frozen=True)
 class Launch:
     """One dispatch of one kernel.
 
@@ -31,7 +42,7 @@ class Launch:
     symbol: str
     inputs: tuple[str, ...]
     outputs: tuple[Output, ...]
-    scalars: tuple[int, ...]
+    scalars: tuple[int | Dimension, ...]
     workgroups: int
     threads: int = 1
 
@@ -45,7 +56,7 @@ class Lowering:
     results: tuple[str, ...]
 
 
-# Shape and dtype (f32, f16, bf16, i8, i32) of each operand of a call.
+# Shape (with DYNAMIC in it where a pool's rows are) and dtype (f32, f16, bf16, i8, i32) of each operand of a call.
 OperandTypes = Sequence[tuple[tuple[int, ...], str]]
 # (the call's attributes, its operands) -> how it is done on the target; None: no kernel for this shape.
 LoweringRule = Callable[[Mapping[str, Any], OperandTypes], "Lowering | None"]

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from iree.compiler import ir
 
+from strixhlo.compile.compile import lower_program
 from strixhlo.compile.cpu_executable import CpuExecutable
 from strixhlo.compile.iree_compile import executable_target, iree_compile, run
+from strixhlo.compile.kv_pools import free_pools
 from strixhlo.compile.lower import append, composites_to_custom_calls, custom_calls_to_dispatches
 from strixhlo.compile.parameters import bind_parameters
 from strixhlo.compile.targets import COMMON_FLAGS, parse_target
@@ -50,7 +52,7 @@ def matmul_text() -> str:
     return jax.jit(matmul).lower(*shapes).as_text()
 
 
-def lowered(text: str, fast: bool = False) -> str:
+def lowered(text: str, fast: bool = False, free: bool = False) -> str:
     """With our kernels as dispatches, in generic form."""
     target = parse_target("cpu")
     rules = cpu_rules(fast)
@@ -58,6 +60,7 @@ def lowered(text: str, fast: bool = False) -> str:
         module = ir.Module.parse(text)
         bind_parameters(module)
         assert composites_to_custom_calls(module, rules) > 0
+        assert not free or free_pools(module, None)
         executable = CpuExecutable(
             build_cpu_object(target.cpu, target.cpu_features), executable_target(target.iree_flags)
         )
@@ -137,6 +140,40 @@ def test_tied_and_donated_buffers_are_updated_in_place(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(k_out), expected)
     np.testing.assert_array_equal(k_pool.to_host(), expected)  # the donated buffer itself was written
     np.testing.assert_array_equal(np.asarray(v_out)[:, 5], np.stack([-new[0], -new[0]]).astype(np.float16))
+
+
+def test_the_rows_of_a_pool_are_known_at_run_time(tmp_path: Path) -> None:
+    """One program, two sizes of the pools, both updated in place, without a copy and without waiting on the host."""
+    pool, k = jax.ShapeDtypeStruct((2, 8, 32), jnp.float16), jax.ShapeDtypeStruct((3, 32), jnp.float32)
+    rows = jax.ShapeDtypeStruct((3,), jnp.int32)
+    text = jax.jit(two_appends, donate_argnums=(0, 1)).lower(pool, pool, k, rows).as_text()
+    text = lowered(text, free=True)
+    assert "tensor<2x?x32xf16>" in text
+    stream = run(text, ["--compile-to=stream", "-o", "-", *FLAGS])
+    assert stream.count("stream.cmd.dispatch @strixhlo_kernels") == 2
+    assert not re.search(r"stream\.(cmd\.copy|async\.clone|tensor\.clone|async\.copy)", stream)
+    assert stream.count("stream.timepoint.await") == 1
+    iree_compile(text, FLAGS, tmp_path / "m.vmfb")
+    invoke, device = load(tmp_path / "m.vmfb")
+    new = np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)
+    for size in (4, 100):
+        pools = [rt.asdevicearray(device, np.full((2, size, 32), 7, np.float16)) for _ in range(2)]
+        out, _ = invoke("main", *pools, new, np.array([size - 1, -1, size], np.int32))
+        expected = np.full((2, size, 32), 7, np.float16)
+        expected[:, size - 1] = np.stack([new[0], new[0] + 1]).astype(np.float16)
+        np.testing.assert_array_equal(np.asarray(out), expected)
+        np.testing.assert_array_equal(pools[0].to_host(), expected)
+
+
+@pytest.mark.parametrize("target", ["rocm", "cuda"])
+def test_the_rows_of_a_pool_are_free_on_gpus(target: str) -> None:
+    pool, k = jax.ShapeDtypeStruct((2, 8, 32), jnp.float16), jax.ShapeDtypeStruct((3, 32), jnp.float32)
+    rows = jax.ShapeDtypeStruct((3,), jnp.int32)
+    text = jax.jit(two_appends, donate_argnums=(0, 1)).lower(pool, pool, k, rows).as_text()
+    program = lower_program(text, parse_target(target), "f32", None, "fp8")
+    assert program.kv_rows_free and "tensor<2x?x32xi8>" in program.program
+    stream = run(program.program, ["--compile-to=stream", "-o", "-", *parse_target(target).iree_flags])
+    assert not re.search(r"stream\.(cmd\.copy|async\.clone|tensor\.clone|async\.copy)", stream)
 
 
 PARAMETER_PROGRAM = """

@@ -72,12 +72,12 @@ def test_one_error_with_the_sum_and_what_would_fit(tiny: Bundle) -> None:
     assert "\n" not in message
     for word in ("weights", "KV cache", "temporaries", "results", "reserve", "VRAM of a device", "--memory-budget"):
         assert word in message
-    assert "a context of 32 (export --context)" in message and "slots of" not in message
+    assert "a context of 32 (--ctx)" in message and "slots of" not in message
     roomy = budget(tiny, rest + 2 * need["KV cache"], parallel=4, context=256)
     assert roomy.fitting == (
-        "a context of 128 (export --context)",
+        "a context of 128 (--ctx)",
         "2 slots of 256 positions",
-        "a KV cache in fp8 (export --kv-dtype fp8)",
+        "a KV cache in fp8 (compile --kv-cache-dtype fp8)",
     )
     for context, parallel in ((128, 4), (256, 2)):
         assert budget(tiny, rest + 2 * need["KV cache"], context=context, parallel=parallel).fits
@@ -88,8 +88,8 @@ def test_a_narrower_cache_is_proposed(tiny: Bundle) -> None:
     wide = Bundle(tiny.path, tiny.manifest.model_copy(update={"kv_cache": kv}))
     rest = sum(i.bytes for i in needed_items(wide.manifest, None, "cpu") if i.name != KV_CACHE)
     found = memory_budget(wide.manifest, None, "cpu", pool(rest + kv.bytes * 3 // 4))
-    assert found.fitting[-2] == "a KV cache in f16 (export --kv-dtype f16)"
-    assert found.fitting[-1] == "a KV cache in fp8 (export --kv-dtype fp8)"
+    assert found.fitting[-2] == "a KV cache in f16 (compile --kv-cache-dtype f16)"
+    assert found.fitting[-1] == "a KV cache in fp8 (compile --kv-cache-dtype fp8)"
 
 
 def test_too_large_without_any_cache(tiny: Bundle) -> None:
