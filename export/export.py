@@ -91,7 +91,7 @@ def _expected_tensors(checkpoint: Checkpoint, model: Model) -> dict[str, Tensor]
                 f" {list(shape)}; weights and configuration are not of one model"
             )
         expected[name] = tensor
-    left_over = sorted(n for n in checkpoint.tensors if n not in expected and not NOT_WEIGHTS.search(n))
+    left_over = sorted(n for n in checkpoint.tensors if not (n in expected or NOT_WEIGHTS.search(n) or model.unused(n)))
     if left_over:
         raise StrixhloError(
             f"{checkpoint.source}: {len(left_over)} tensors have no place in a {checkpoint.config['model_type']} model,"
@@ -124,11 +124,12 @@ def _context(config: Mapping[str, Any], wanted: int | None) -> int:
 def _kv_cache(model: Model, context: int, dtype: str) -> KVCache:
     if dtype not in KV_DTYPES:
         raise StrixhloError(f"KV cache of dtype {dtype!r} is not possible; choose one of {', '.join(KV_DTYPES)}")
+    layers, width = model.pool
     return KVCache(
         dtype=dtype,
-        layers=model.layers,
+        layers=layers,
         rows=context,
-        width=model.kv_heads * model.head_dim,
+        width=width,
         block_size=BLOCK_SIZE,
         blocks=context // BLOCK_SIZE,
     )

@@ -78,7 +78,7 @@ def logits_of(source: Path, ids: np.ndarray = IDS) -> np.ndarray:
         assert {p: (a.shape, a.dtype) for p, a in s.read().items()} == {
             p: (a.shape, a.dtype) for p, a in s.traced().parts.items()
         }, name
-    pool = jnp.zeros((model.layers, 128, model.kv_heads * model.head_dim), jnp.float32)
+    pool = jnp.zeros((model.pool[0], 128, model.pool[1]), jnp.float32)
     table, positions = jnp.arange(8, dtype=jnp.int32)[None], jnp.arange(len(ids), dtype=jnp.int32)
 
     def run() -> jax.Array:

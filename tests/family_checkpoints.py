@@ -58,6 +58,51 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000000.0},
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 6.0, "rope_theta": 10000.0}
+MINISTRAL3 = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
+GRANITE4: dict[str, Any] = MULTIPLIERS | {
+    "layer_types": ["full_attention"] * 2,
+    "num_local_experts": 0,
+    "shared_intermediate_size": 128,
+    "mamba_n_heads": 6,
+    "position_embedding_type": "rope",
+}
+# E2B and E4B in small: embeddings for each layer, the last four layers read the keys of others.
+GEMMA4_E: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_key_value_heads": 1,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 20,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 24,
+    "vocab_size_per_layer_input": VOCAB,
+    "final_logit_softcapping": 30.0,
+}
+# 31B in small: full layers with fewer, larger heads whose values are their keys.
+GEMMA4_31B: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_key_value_heads": 6,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 20,
+    "hidden_size_per_layer_input": 0,
+}
 # name -> the model's line in the coverage table, its model type, what differs from SHAPE
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama 2": ("Llama", "llama", {"num_key_value_heads": 6}),
@@ -93,6 +138,17 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "glm4": ("GLM-4-0414", "glm4", {"head_dim": 16}),
     "exaone4": ("EXAONE 4", "exaone4", {"rope_parameters": LLAMA3} | WINDOWS),
     "seed_oss": ("Seed-OSS", "seed_oss", {"head_dim": 32, "attention_out_bias": True}),
+    "exaone 3": ("EXAONE 3", "exaone", {"rope_parameters": LLAMA3, "num_key_value_heads": 2}),
+    "internlm3": (
+        "InternLM 3",
+        "internlm3",
+        {"head_dim": 16, "qkv_bias": True, "bias": True, "rope_parameters": DYNAMIC},
+    ),
+    "ministral 3": ("Ministral 3", "ministral3", {"head_dim": 24, "rope_parameters": MINISTRAL3}),
+    "granite 4": ("Granite 4", "granitemoehybrid", GRANITE4),
+    "granite 4 nope": ("Granite 4", "granitemoehybrid", GRANITE4 | {"position_embedding_type": None}),
+    "gemma4 E": ("Gemma 4", "gemma4_text", GEMMA4_E),
+    "gemma4 dense": ("Gemma 4", "gemma4_text", GEMMA4_31B),
     "apertus": ("Apertus", "apertus", {"rope_parameters": LLAMA3}),
 }
 
@@ -106,6 +162,9 @@ def random_checkpoint(kind: str, changes: dict[str, Any], folder: Path, dtype: t
         for name, p in model.named_parameters():
             norm = "norm" in name and name.endswith("weight")
             p.copy_(torch.randn_like(p) * (0.3 if norm else 0.15) + (1.0 if norm else 0.0))
+        for name, buffer in model.named_buffers():  # Gemma 4's factor of each layer
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.5 + torch.rand_like(buffer))
     model.to(dtype).save_pretrained(folder)
     Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
     if dtype != torch.float32:  # not cast back: a cast to bfloat16 would round the rotary frequencies too

@@ -50,10 +50,15 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
-    (layers, rows, width), dtype = types[0]
-    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
+    (layers, rows, pool_width), dtype = types[0]
+    tokens, width = types[2][0]
     launches = kv_append_launches(
-        STORED[dtype], layer=attributes["layer"], layers=layers, pool_rows=pool_rows, width=width, tokens=types[4][0][0]
+        STORED[dtype],
+        layer=attributes["layer"],
+        layers=layers * pool_width // width,
+        pool_rows=Dimension("k_pool", 1) if rows == DYNAMIC else rows,
+        width=width,
+        tokens=tokens,
     )
     return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
 

@@ -50,12 +50,18 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
 
 
 def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    (layers, rows, width), dtype = types[0]
+    (layers, rows, pool_width), dtype = types[0]
+    tokens, width = types[2][0]
     pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     if STORED.get(dtype) not in POOLS:
         return None
     launches = kv_append_launches(
-        STORED[dtype], layers=layers, layer=attributes["layer"], pool_rows=pool_rows, width=width, tokens=types[4][0][0]
+        STORED[dtype],
+        layers=layers * pool_width // width,
+        layer=attributes["layer"],
+        pool_rows=pool_rows,
+        width=width,
+        tokens=tokens,
     )
     return _lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, "k_pool_out", "v_pool_out")
 

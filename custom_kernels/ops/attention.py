@@ -3,6 +3,8 @@
 Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16, float32,
 or int8 that holds E4M3: cache_types.py); block_table int32 [S, blocks]; positions int32 [T]. The T rows belong to S
 sequences, T / S to each, in order.
+Heads may fill a multiple of the pool's width (layers of unequal heads share one pool): the pool is then taken as
+[layers / n, pool_rows, n * width], and `layer` counts in it.
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
 position i sees the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding:
 zeros. Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
@@ -37,8 +39,12 @@ def reference(
     sequences, blocks = block_table.shape
     context = blocks * block_size
     rows = (block_table[:, :, None] * block_size + jnp.arange(block_size, dtype=jnp.int32)).reshape(sequences, context)
-    keys = pool_values(k_pool[layer][rows]).reshape(sequences, context, kv_heads, head_dim)
-    values = pool_values(v_pool[layer][rows]).reshape(sequences, context, kv_heads, head_dim)
+    keys, values = (
+        pool_values(pool.reshape(-1, pool.shape[1], kv_heads * head_dim)[layer][rows]).reshape(
+            sequences, context, kv_heads, head_dim
+        )
+        for pool in (k_pool, v_pool)
+    )
     i = positions.reshape(sequences, t // sequences, 1)
     p = jnp.arange(context, dtype=jnp.int32)
     visible = (p <= i) & (i - p < window) if window else p <= i

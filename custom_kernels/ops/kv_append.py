@@ -3,6 +3,7 @@
 Operands: k_pool, v_pool [layers, pool_rows, width] (float16, float32, or int8
 that holds E4M3: cache_types.py; updated in place), k, v float32 [T, width],
 rows int32 [T] (the pool row of each token; a negative one is dropped). Attribute: `layer`. Results: the two pools.
+k and v may be n times as wide as the pool, which is then taken as [layers / n, pool_rows, n * width] (attention.py).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ def reference(
 ) -> tuple[jax.Array, jax.Array]:
     """The semantics in plain jnp: round to the pool's dtype, scatter, drop rows outside of the pool."""
     rows = jnp.where(rows < 0, k_pool.shape[1], rows)  # jnp counts negative indices from the end
-    return (
-        k_pool.at[layer, rows].set(pool_elements(k, k_pool.dtype), mode="drop"),
-        v_pool.at[layer, rows].set(pool_elements(v, v_pool.dtype), mode="drop"),
-    )
+
+    def appended(pool: jax.Array, new: jax.Array) -> jax.Array:
+        wide = pool.reshape(-1, pool.shape[1], new.shape[1])
+        return wide.at[layer, rows].set(pool_elements(new, pool.dtype), mode="drop").reshape(pool.shape)
+
+    return appended(k_pool, k), appended(v_pool, v)
 
 
 _composite = jax.lax.composite(reference, name=NAME)

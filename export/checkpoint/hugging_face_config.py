@@ -20,6 +20,32 @@ _OUTER_KEYS = (
 _TEXT_PREFIXES = (("language_model.", ""), ("model.language_model.", "model."))
 _OTHER_MODALITY = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_vision|embed_audio)\.")
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")  # in files of early Llama models; follows from the configuration
+# EXAONE 3 as its makers published it: GPT-2's names.
+_EXAONE_KEYS = {
+    "num_layers": "num_hidden_layers",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "activation_function": "hidden_act",
+}
+_EXAONE_NAMES = (
+    ("transformer.wte.", "model.embed_tokens."),
+    ("transformer.h.", "model.layers."),
+    ("transformer.ln_f.", "model.norm."),
+    (".attn.attention.out_proj.", ".self_attn.o_proj."),
+    (".attn.attention.", ".self_attn."),
+    (".ln_1.", ".input_layernorm."),
+    (".ln_2.", ".post_attention_layernorm."),
+    (".mlp.c_fc_0.", ".mlp.gate_proj."),
+    (".mlp.c_fc_1.", ".mlp.up_proj."),
+    (".mlp.c_proj.", ".mlp.down_proj."),
+)
+
+
+def renamed(name: str, model_type: object) -> str:
+    """A tensor's name as the family's file has it, where a model's makers published it under others."""
+    if model_type == "exaone":
+        for theirs, ours in _EXAONE_NAMES:
+            name = name.replace(theirs, ours)
+    return name
 
 
 def normalized_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -33,6 +59,8 @@ def normalized_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
         config = {key: config[key] for key in _OUTER_KEYS if key in config} | text
     else:
         config = dict(config)
+    if config.get("model_type") == "exaone":
+        config = {_EXAONE_KEYS.get(key, key): value for key, value in config.items()}
     parameters = config.pop("rope_parameters", None)
     if parameters is not None:
         if not isinstance(parameters, dict):

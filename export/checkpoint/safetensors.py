@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import StrixhloError
 from .contents import Checkpoint
-from .hugging_face_config import normalized_config, normalized_name
+from .hugging_face_config import normalized_config, normalized_name, renamed
 from .quantization import assemble, maker_of
 from .safetensors_file import StoredTensor, read_safetensors
 from .text_files import read_json
@@ -37,6 +37,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
             name = normalized_name(tensor.name, nested)
             if name is None:
                 continue
+            name = renamed(name, config.get("model_type"))
             if name in stored:
                 before = stored[name].place.path.name
                 raise StrixhloError(f"{path}: tensor {name!r} is also in {before}; download the model again")

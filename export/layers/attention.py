@@ -11,6 +11,7 @@ import jax
 from .cache import Cache
 from .linear import projection, projection_shapes
 from .norm import Norm
+from .query_scale import QueryScale
 from .rope import Rope
 from .weights import Weights
 
@@ -20,6 +21,7 @@ class Attention:
     """What one layer's attention computes; names are relative to the layer.
 
     rope: None in layers without positions. window: positions that a row sees, itself included (0: all).
+    query_scale: a factor on q that depends on the position.
     softcap: scores become softcap * tanh(scores / softcap) (0: not).
     fused: q, k and v are one tensor qkv_proj, in that order of rows.
     norm: of q and k before the rotation, over what `norm_over` says: each head with one weight [head_dim]; each head
@@ -32,6 +34,7 @@ class Attention:
     head_dim: int
     scale: float
     rope: Rope | None = None
+    query_scale: QueryScale | None = None
     window: int = 0
     softcap: float = 0.0
     bias: bool = False
@@ -73,6 +76,8 @@ class Attention:
         q, k, v = (y.reshape(len(x), -1, self.head_dim) for y in (q, k, v))
         if self.rope:
             q, k = self.rope(q, w, cache.positions), self.rope(k, w, cache.positions)
+        if self.query_scale:
+            q = self.query_scale(q, w, cache.positions)
         mixed, cache = cache.attend(q, k, v, layer=layer, scale=self.scale, window=self.window, softcap=self.softcap)
         return projection(mixed, w, p + self.output, self.output_bias), cache
 

@@ -55,10 +55,17 @@ class Cache:
         """
         t, kv_heads, _ = k.shape
         k_pool, v_pool = kv_append(self.k_pool, self.v_pool, k.reshape(t, -1), v.reshape(t, -1), self.rows, layer)
+        cache = replace(self, k_pool=k_pool, v_pool=v_pool)
+        return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
+
+    def read(
+        self, q: jax.Array, *, kv_heads: int, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> jax.Array:
+        """Attend with q float32 [T, heads, head_dim] to what a layer holds; float32 [T, heads * head_dim]."""
         mixed = attention(
             q,
-            k_pool,
-            v_pool,
+            self.k_pool,
+            self.v_pool,
             self.block_table,
             self.positions,
             layer=layer,
@@ -68,4 +75,4 @@ class Cache:
             scale=scale,
             softcap=softcap,
         )
-        return mixed.reshape(t, -1), replace(self, k_pool=k_pool, v_pool=v_pool)
+        return mixed.reshape(len(q), -1)

@@ -52,14 +52,18 @@ class Decoder:
         return len(self.attention)
 
     @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values, the same in all layers."""
-        return self.attention[0].kv_heads
+    def pool(self) -> tuple[int, int]:
+        """(layers, width) of the KV pools: here those of the model, which has the same heads in all layers."""
+        return self.layers, self.attention[0].kv_heads * self.attention[0].head_dim
 
     @property
     def head_dim(self) -> int:
         """Values of a head."""
         return self.attention[0].head_dim
+
+    def unused(self, name: str) -> bool:  # noqa: ARG002  (families override it)
+        """Whether a tensor that `shapes` does not name may be in a checkpoint all the same."""
+        return False
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor that a checkpoint must hold."""
@@ -77,7 +81,9 @@ class Decoder:
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Weights that are computed at export: the rotary tables."""
         ropes = {a.rope.table: a.rope for a in self.attention if a.rope}
-        return {name: rope.angles(context) for name, rope in ropes.items()}
+        scales = {a.query_scale.table: a.query_scale for a in self.attention if a.query_scale}
+        made = {name: rope.angles(context) for name, rope in ropes.items()}
+        return made | {name: scale.values(context) for name, scale in scales.items()}
 
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """tokens int32 [T] -> the normalized last hidden states float32 [T, hidden]."""

@@ -16,11 +16,14 @@ from ..layers.weights import Weights
 from . import (
     apertus,
     cohere,
+    exaone,
     exaone4,
     gemma2,
     gemma3,
+    gemma4,
     glm,
     granite,
+    internlm3,
     llama,
     mistral,
     olmo2,
@@ -39,9 +42,7 @@ class Model(Protocol):
     @property
     def layers(self) -> int: ...
     @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
+    def pool(self) -> tuple[int, int]: ...
     @property
     def hidden(self) -> int: ...
     @property
@@ -51,6 +52,7 @@ class Model(Protocol):
     def tables(self, context: int) -> dict[str, np.ndarray]: ...
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]: ...
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array: ...
+    def unused(self, name: str) -> bool: ...
 
 
 # model_type -> reads a config of that type.
@@ -58,14 +60,19 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
     "apertus": apertus.model,
     "cohere": cohere.model,
     "cohere2": cohere.cohere2,
+    "exaone": exaone.model,
     "exaone4": exaone4.model,
     "gemma2": gemma2.model,
     "gemma3_text": gemma3.model,
+    "gemma4_text": gemma4.model,
     "glm": glm.model,
     "glm4": glm.glm4,
     "granite": granite.model,
+    "granitemoehybrid": granite.granite4,
+    "internlm3": internlm3.model,
     "llama": llama.model,
     "ministral": mistral.model,
+    "ministral3": mistral.ministral3,
     "mistral": mistral.model,
     "olmo2": olmo2.model,
     "olmo3": olmo2.olmo3,

@@ -1,4 +1,4 @@
-"""Granite 3, dense (IBM): multipliers on embedding, attention scores, residuals and logits."""
+"""Granite 3 and 4, dense (IBM): multipliers on embedding, attention scores, residuals and logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..config_values import flag, positive, refuse
+from ..config_values import count, flag, positive, refuse, required, wrong
 from ..layers.decoder import Decoder
 from .pre_norm import pre_norm, with_attention, with_mlp
 
@@ -23,3 +23,16 @@ def model(config: Mapping[str, Any]) -> Decoder:
         residual_scale=positive(config, "residual_multiplier", 1.0),
         logit_scale=1.0 / positive(config, "logits_scaling", 1.0),
     )
+
+
+def granite4(config: Mapping[str, Any]) -> Decoder:
+    """Granite 4 without experts and without Mamba layers: a fused gated MLP under other names."""
+    refuse(config, {"num_local_experts": (0,), "position_embedding_type": ("rope", None)})
+    decoder = model(config)
+    kinds = config.get("layer_types") or required(config, "layers_block_type")
+    if not isinstance(kinds, list) or len(kinds) != decoder.layers or {*kinds} - {"attention", "full_attention"}:
+        raise wrong("layer_types", kinds, f"{decoder.layers} times attention: Mamba layers are not supported")
+    if config.get("position_embedding_type") is None:
+        decoder = with_attention(decoder, rope=None)
+    names = {"module": "shared_mlp", "up": "input_linear", "down": "output_linear"}
+    return with_mlp(decoder, intermediate=count(config, "shared_intermediate_size"), fused=True, bias=False, **names)

@@ -59,7 +59,7 @@ def traced(config: Mapping[str, object], context: int, entries: Mapping[str, tup
     weights = {name: weight(shape) for name, shape in model.shapes()}
     for name, table in model.tables(context).items():
         weights[name] = Weight({"dense": jax.ShapeDtypeStruct(table.shape, np.float32)}, "f32", table.shape[1])
-    width = model.kv_heads * model.head_dim
+    width = model.pool[1]
     kv = KVCache(dtype="f16", layers=model.layers, rows=context, width=width, block_size=16, blocks=context // 16)
     return trace(model, weights, kv, entries)
 

@@ -120,7 +120,7 @@ def evaluate(folder: Path, ids: np.ndarray) -> np.ndarray:
     weights = Weights(
         {n: Weight({"dense": jnp.asarray(a)}, "f32", a.shape[-1] if a.ndim else 1) for n, a in arrays.items()}
     )
-    pool = jnp.zeros((model.layers, 128, model.kv_heads * model.head_dim), jnp.float32)
+    pool = jnp.zeros((model.pool[0], 128, model.pool[1]), jnp.float32)
     table, positions = jnp.arange(8, dtype=jnp.int32)[None], jnp.arange(T, dtype=jnp.int32)
     probed: list[str] = []
 

@@ -1,0 +1,29 @@
+"""A factor on q that grows with the position, which keeps attention sharp in long contexts (Llama 4, Ministral 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .weights import Weights
+
+
+@dataclass(frozen=True)
+class QueryScale:
+    """1 + beta * log(1 + floor(position / original_context)), a table made at export. table: the weight's name."""
+
+    beta: float
+    original_context: int
+    table: str = "attention.query_scale"
+
+    def values(self, context: int) -> np.ndarray:
+        """float32 [context]."""
+        turns = np.arange(context) // self.original_context
+        return (1 + self.beta * np.log1p(turns)).astype(np.float32)
+
+    def __call__(self, q: jax.Array, w: Weights, positions: jax.Array) -> jax.Array:
+        """q float32 [T, heads, head_dim] times the factor of `positions` int32 [T]."""
+        return q * jnp.take(w[self.table].dense, positions, mode="clip")[:, None, None]
