@@ -117,6 +117,11 @@ class Scheduler:
             running = [s.handle for s in (*self._running, *self._paused)]
             return running, sum(not h.cancelled for h, _ in self._waiting)
 
+    def blocks(self) -> dict[str, int]:
+        """Blocks of the KV pool: all, those that sequences hold, those that the prefix cache can find."""
+        with self._change:
+            return {"total": self.pool.blocks, "in_use": self.pool.in_use, "cached": self.pool.cached}
+
     def close(self) -> None:
         """Cancel everything and wait for the thread."""
         with self._change:

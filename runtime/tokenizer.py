@@ -25,6 +25,11 @@ class BundleTokenizer:
     eos_ids: frozenset[int]
     chat_template: str | None
 
+    @cached_property
+    def longest_token(self) -> int:
+        """The most characters of text that one id can stand for."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def encode(self, text: str) -> list[int]:
         """A plain prompt: the model's special tokens (BOS) are added where it wants them."""
         return self._ids(text, add_special_tokens=True)

@@ -134,7 +134,8 @@ def _describing(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
         for model in models.values():
             running, waiting = model.scheduler.state()
             used = [{"prompt_tokens": len(h.request.token_ids), "generated": h.generated} for h in running]
-            out.append({"model": model.name, "slots": model.slots, "running": used, "waiting": waiting})
+            state = {"model": model.name, "slots": model.slots, "running": used, "waiting": waiting}
+            out.append({**state, "blocks": model.scheduler.blocks()})
         return out
 
     async def tokenize(request: Request) -> Response:

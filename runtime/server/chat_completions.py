@@ -21,7 +21,7 @@ from .conversation import MessageBuilder, forced_tools, render, shown_tools, tem
 from .errors import ApiError
 from .generation import Job, Step, stop_strings
 from .schemas import ChatBody
-from .served import ServedModel, encode, sampling_params
+from .served import ServedModel, encode_prompt, sampling_params
 from .token_logprobs import chat_logprob
 from .usage import Counted
 
@@ -44,7 +44,7 @@ async def chat_job(model: ServedModel, body: ChatBody) -> ChatJob:
     tools = shown_tools(body)
     forced = forced_tools(body, tools)
     text = await render(model, [template_message(m) for m in body.messages], tools)
-    prompt = await encode(model, text, add_special=False)
+    prompt = await encode_prompt(model, text, add_special=False)
     template = model.tokenizer.chat_template
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None

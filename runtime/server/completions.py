@@ -16,7 +16,7 @@ from .answering import Answering, stream, whole
 from .errors import ApiError
 from .generation import Job, Step, stop_strings
 from .schemas import CompletionBody
-from .served import ServedModel, encode, sampling_params
+from .served import ServedModel, encode_prompt, sampling_params
 from .token_logprobs import completion_logprobs
 from .usage import Counted
 
@@ -49,7 +49,7 @@ async def _prompt(model: ServedModel, body: CompletionBody) -> list[int]:
             raise ApiError(400, "one prompt a request; send several requests", param="prompt")
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return await encode(model, prompt)
+        return await encode_prompt(model, prompt)
     return [token for token in prompt if isinstance(token, int)]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Protocol
 
 from ...errors import StrixhloError
@@ -15,6 +17,8 @@ from ..tokenizer import BundleTokenizer
 from .errors import ApiError
 from .schemas import ResponseFormat, Sampling
 
+LONG = 50_000  # characters; above it an encoding takes over 5 MB for a while, and every thread keeps what it once had
+ONE_AT_A_TIME = ThreadPoolExecutor(1, "long texts")
 KNOWN = {f.name for f in fields(SamplingParams)}
 OFF = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "typical_p": 1, "logit_bias": {}}
 
@@ -28,6 +32,10 @@ class SchedulerLike(Protocol):
 
     def state(self) -> tuple[list[Handle], int]:
         """(running, how many wait)."""
+        ...
+
+    def blocks(self) -> dict[str, int]:
+        """Blocks of the KV pool: total, in_use, cached."""
         ...
 
 
@@ -53,11 +61,21 @@ def find_model(models: Mapping[str, ServedModel], name: str | None) -> ServedMod
     return models[name]
 
 
+async def encode_prompt(model: ServedModel, text: str, add_special: bool = True) -> list[int]:
+    """Text -> ids; one that cannot fit the context in any tokens is refused without tokenizing it."""
+    if len(text) > model.context * model.tokenizer.longest_token:
+        message = (
+            f"the prompt has {len(text)} characters, more than this model's context of {model.context} tokens holds"
+        )
+        raise ApiError(400, message, code="context_length_exceeded")
+    return await encode(model, text, add_special)
+
+
 async def encode(model: ServedModel, text: str, add_special: bool = True) -> list[int]:
-    """Text -> ids, beside the event loop: long texts take a while."""
-    tokenizer = model.tokenizer.tokenizer
+    """Text -> ids, beside the event loop; long texts one after the other."""
+    job = partial(model.tokenizer.tokenizer.encode, text, add_special_tokens=add_special)
     try:
-        done = await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special)
+        done = await asyncio.get_running_loop().run_in_executor(ONE_AT_A_TIME if len(text) > LONG else None, job)
     except Exception as error:  # tokenizers raises bare Exceptions
         raise ApiError(400, f"the model's tokenizer cannot encode this text: {error}") from None
     return list(done.ids)
