@@ -106,7 +106,7 @@ async def burst(clients: Clients) -> None:
 
 
 async def sampled_chat(clients: Clients) -> None:
-    """The same seed twice, beside whatever else runs: the same text."""
+    """A chat completion by chance."""
     body = {"messages": [{"role": "user", "content": f"Count to {clients.rng.randrange(10)}."}], "max_tokens": 12}
     body |= {"temperature": 1.2, "top_p": 0.9, "seed": clients.rng.randrange(1 << 32)}
     status, answer = await ask(clients.port, CHAT, json.dumps(body).encode())
@@ -167,8 +167,8 @@ async def oversize(clients: Clients) -> None:
 
 
 async def long_prompt(clients: Clients) -> None:
-    """1 MB of text, more tokens than any context here."""
-    text = "".join(clients.rng.choices("abcdefgh \n", k=1 << 20))
+    """1 MB of text, which no context here can hold, or so much less that only its tokens tell that."""
+    text = "".join(clients.rng.choices("abcdefgh \n", k=clients.rng.choice([60_000, 1 << 20])))
     await refused_as(clients, json.dumps({"prompt": text}).encode(), 400)
 
 

@@ -64,9 +64,7 @@ def find_model(models: Mapping[str, ServedModel], name: str | None) -> ServedMod
 async def encode_prompt(model: ServedModel, text: str, add_special: bool = True) -> list[int]:
     """Text -> ids; one that cannot fit the context in any tokens is refused without tokenizing it."""
     if len(text) > model.context * model.tokenizer.longest_token:
-        message = (
-            f"the prompt has {len(text)} characters, more than this model's context of {model.context} tokens holds"
-        )
+        message = f"the prompt has {len(text)} characters, more than a context of {model.context} tokens can hold"
         raise ApiError(400, message, code="context_length_exceeded")
     return await encode(model, text, add_special)
 
