@@ -17,7 +17,7 @@ ACTIONS |= {"malformed", "oversize", "long_prompt", "sampled_chat"}
 
 def test_two_minutes_of_soak(smollm2: Callable[[str], Bundle]) -> None:
     command = [sys.executable, str(SOAK), str(smollm2("int8").path), "--minutes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert not found["faults"] and found["resident_growth"] <= 0.05
