@@ -45,9 +45,7 @@ def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRu
     for composite in operations(module, "stablehlo.composite"):
         name = ir.StringAttr(composite.attributes["name"]).value
         rule = rules.get(name.removeprefix(PREFIX))
-        attributes = ir.DictAttr.get({})
-        if "composite_attributes" in composite.attributes:
-            attributes = ir.DictAttr(composite.attributes["composite_attributes"])
+        attributes = _composite_attributes(composite)
         if rule is None or rule(_python_values(attributes), _operand_types(composite)) is None:
             continue
         with ir.InsertionPoint(composite):
@@ -182,6 +180,16 @@ def _constant(value: int, type_text: str) -> ir.Value:
         results=[ir.Type.parse(type_text)],
         attributes={"value": ir.Attribute.parse(f"{value} : {type_text}")},
     ).result
+
+
+def composite_attributes(composite: ir.Operation) -> dict[str, Any]:
+    """A composite's own attributes: integers, floats, strings and booleans."""
+    return _python_values(_composite_attributes(composite))
+
+
+def _composite_attributes(composite: ir.Operation) -> ir.DictAttr:
+    found = composite.attributes.get("composite_attributes")
+    return ir.DictAttr(found) if found is not None else ir.DictAttr.get({})
 
 
 def _operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:

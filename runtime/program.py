@@ -180,11 +180,20 @@ class Program:
             raise ValueError(f"{entry} takes {len(point.inputs)} arguments, not {len(host) + len(device)}")
         wanted = [o.name for o in point.outputs].index(fetch)
         with self.device.turn:
-            return self._call(entry, point, host, device, wanted)
+            views = self._call(entry, point, host, device)
+            return self.device.download(point.outputs[wanted], views[wanted]), views[-2:]
 
-    def _call(
-        self, entry: str, point: EntryPoint, host: Sequence[np.ndarray], device: Sequence[Any], wanted: int
-    ) -> tuple[np.ndarray, list[Any]]:
+    def call_for_all(
+        self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]
+    ) -> tuple[dict[str, np.ndarray], list[Any]]:
+        """As `call`, with copies of all outputs, the KV pools too, by name."""
+        point = self.bundle.manifest.entry_points[entry]
+        with self.device.turn:
+            views = self._call(entry, point, host, device)
+            found = {o.name: self.device.download(o, view) for o, view in zip(point.outputs, views, strict=True)}
+            return found, views[-2:]
+
+    def _call(self, entry: str, point: EntryPoint, host: Sequence[np.ndarray], device: Sequence[Any]) -> list[Any]:
         arguments = rt.VmVariantList(len(point.inputs))
         for spec, array in zip(point.inputs, host, strict=False):
             arguments.push_ref(self.device.upload(spec, array))
@@ -195,5 +204,4 @@ class Program:
             self._context.invoke(self._functions[entry], arguments, results)
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:
             raise StrixhloError(f"{entry} failed on the device: {' '.join(str(error).split())[:300]}") from None
-        views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]
-        return self.device.download(point.outputs[wanted], views[wanted]), views[-2:]
+        return [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]

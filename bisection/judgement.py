@@ -1,0 +1,143 @@
+"""Whether one custom op of a program, and what lies before it, does what a fresh trace of the checkpoint says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..bundle import Build
+from .observation import Chunk
+from .observed_program import LAYER, ObservedOp
+from .reference_steps import Step
+
+EXACT = 2e-3  # float32 in another order of sums
+SIXTEEN_BIT = 1e-2  # products of float16 or bfloat16, which the GPUs' matrix units make
+EIGHT_BIT = 5e-2  # activations rounded to 8 bits before a matmul
+OPERANDS = {
+    "attention": ("q", "k_pool", "v_pool", "block_table", "positions"),
+    "kv_append": ("k_pool", "v_pool", "k", "v", "rows"),
+    "argmax": ("logits",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a program first computes something else. error: the largest relative error of a row (integers: the share of
+    rows that differ), None where text and structure differ and not a number. weights: of the bundle that are not the
+    checkpoint's."""
+
+    layer: int | None
+    op: str
+    what: str
+    error: float | None
+    tolerance: float | None
+    weights: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = "" if self.layer is None else f"layer {self.layer}, "
+        numbers = (
+            "" if self.error is None else f": relative error {self.error:.2g}, at most {self.tolerance:g} is right"
+        )
+        guilty = f"; not the checkpoint's: {', '.join(self.weights)}" if self.weights else ""
+        return f"{where}{self.op}: {self.what}{numbers}{guilty}"
+
+
+def tolerance(op: str, build: Build) -> float:
+    """Of an op's results on a target."""
+    if "matmul" not in op:
+        return EXACT
+    if build.target.partition(":")[0] != "cpu":
+        return SIXTEEN_BIT
+    return EIGHT_BIT if build.activations == "int8" and op != "dense_matmul" else EXACT
+
+
+@dataclass(frozen=True)
+class Judge:
+    """changed: which of some parameters are not the checkpoint's. slack: factor on the results' tolerances, where not
+    every op is observed and errors of several add up."""
+
+    build: Build
+    changed: Callable[[Sequence[str]], tuple[str, ...]]
+    slack: float = 1.0
+
+    def op(self, op: ObservedOp, step: Step, chunk: Chunk) -> Iterator[Finding | tuple[ObservedOp, float]]:
+        """Findings of one op in the order of its execution, and its errors."""
+        for name, ours in op.attributes.items():
+            theirs = step.attributes.get(name)
+            if not _equal(ours, theirs):
+                yield Finding(op.layer, op.label, f"its {name} is {ours}, which should be {theirs}", None, None)
+        for i, (operand, source) in enumerate(zip(op.operands, step.pool_from, strict=True)):
+            label = _operand(op, i)
+            if operand.pool_from != source:
+                yield Finding(op.layer, op.label, f"{label} is not the KV pool as the op before left it", None, None)
+            elif operand.output is not None:
+                error = row_error(chunk.values[operand.output], np.asarray(step.operands[i]), chunk)
+                yield op, error
+                if not error <= EXACT:
+                    weights = self.changed(operand.reads)
+                    between = _between(op, weights or operand.reads)
+                    yield Finding(op.layer, between, f"{label} of {op.label} is wrong", error, EXACT, weights)
+        most = tolerance(op.op, self.build) * self.slack
+        for error in self._result_errors(op, step, chunk):
+            yield op, error
+            if not error <= most:
+                weights = self.changed(op.weights)
+                what = "its result is wrong" if weights else "its result is wrong, its operands and weights are right"
+                yield Finding(op.layer, op.label, what, error, most, weights)
+
+    def _result_errors(self, op: ObservedOp, step: Step, chunk: Chunk) -> Iterator[float]:
+        for output, expected in zip(op.results, step.results, strict=True):
+            if output is not None:
+                yield row_error(chunk.values[output], np.asarray(expected), chunk)
+        if op.op == "kv_append" and op.operands[4].output is not None:
+            rows = chunk.values[op.operands[4].output]
+            written = rows[(rows >= 0) & (rows < chunk.values["k_pool"].shape[1])]
+            for pool, expected in zip(("k_pool", "v_pool"), step.results, strict=True):
+                ours = chunk.values[pool][op.layer][written]
+                yield _rows(ours, np.asarray(expected[op.layer])[written])
+
+
+def row_error(ours: np.ndarray, expected: np.ndarray, chunk: Chunk) -> float:
+    """The largest relative error of a row: |ours - expected| / |expected|, rows that are nearly zero over a thousandth
+    of the usual norm. Integers: the share of rows that differ. Rows of padding do not count."""
+    if ours.shape != expected.shape:
+        return math.inf
+    if len(ours) == len(chunk.inputs[0]):
+        ours, expected = ours[: chunk.count], expected[: chunk.count]
+    return _rows(ours, expected)
+
+
+def _rows(ours: np.ndarray, expected: np.ndarray) -> float:
+    if not len(ours):
+        return 0.0
+    if expected.dtype.kind in "iu" and expected.dtype != np.int8:
+        return float((ours != expected).reshape(len(ours), -1).any(axis=1).mean())
+    a, b = ours.astype(np.float64).reshape(len(ours), -1), expected.astype(np.float64).reshape(len(ours), -1)
+    norm = np.sqrt((b * b).sum(axis=1))
+    error = np.sqrt(((a - b) ** 2).sum(axis=1)) / (norm + 1e-3 * np.sqrt((norm * norm).mean()) + 1e-30)
+    return math.inf if np.isnan(error).any() else float(error.max())
+
+
+def _operand(op: ObservedOp, i: int) -> str:
+    names = OPERANDS.get(op.op, ("its input",))
+    return names[i] if i < len(names) else f"operand {i}"
+
+
+def _between(op: ObservedOp, reads: Sequence[str]) -> str:
+    """What to call the computation before an op, by the parameters that it reads."""
+    if any("rope" in name for name in reads):
+        return f"{op.label}, rope"
+    own = [m[2] for name in reads if (m := LAYER.search(name)) and int(m[1]) == op.layer]
+    nearest = own[0] if own else reads[0] if reads else ""
+    name = nearest.rpartition(".weight")[0] or nearest
+    return f"{op.label}, {name}" if name else op.label
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float) or isinstance(b, float):
+        return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-6)
+    return bool(a == b)

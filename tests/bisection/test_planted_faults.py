@@ -1,0 +1,172 @@
+"""Proof that compare can fail: faults planted into a bundle are caught, and --bisect names the layer and op of each."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import conftest
+import gguf_models
+import numpy as np
+import pytest
+
+from strixhlo.bisection.bisect import Bisection, bisect
+from strixhlo.bundle import MANIFEST, Bundle, open_bundle, write_record
+from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.export.export import ENTRIES
+from strixhlo.export.layers.rope import Rope
+from strixhlo.native_engine import open_native
+from strixhlo.runtime.compare import Comparison, Workload, compare
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.native.compiled import CompiledBundle
+from strixhlo.runtime.native.contender import Contender
+from strixhlo.runtime.program import Program
+
+WINDOW = 16
+IDS = tuple(int(i) for i in np.random.default_rng(3).integers(3, 250, 40))
+WORK = Workload(IDS, IDS[:8], 4, (16,), (2,), 1)
+DOWN = "model.layers.2.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+    """Three random EXAONE 4 layers in Q4_0. Only layer 1 has a window and rotary positions."""
+    folder = tmp_path_factory.mktemp("planted")
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    model = gguf_models.random_model(
+        "exaone4", num_hidden_layers=3, sliding_window=WINDOW, layer_types=kinds, rms_norm_eps=1e-6, **rope
+    )
+    keys = {
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 10000.0,
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": [False, True, False],
+    }
+    source = gguf_models.write_gguf(model, folder / "model.gguf", "exaone4", keys, {"": "Q4_0"})
+    with pytest.MonkeyPatch.context() as patch:  # as few and as small as will do, for their compile time
+        for name in [n for n in ENTRIES if n not in ("prefill_16", "decode_1")]:
+            patch.delitem(ENTRIES, name)
+        patch.setitem(ENTRIES, "score_64", ("score", 64))
+        exported = conftest.exported(source, folder / "bundle", 64, "f32")
+    yield conftest.compiled(exported)
+
+
+@pytest.fixture(scope="module")
+def native(bundle: Bundle) -> Contender:
+    return open_native("jax", None, bundle, 1, 64)
+
+
+def compared(bundle: Bundle, native: Contender) -> Comparison:
+    with Program(bundle, "cpu", 1) as program:
+        engine = Engine(program)
+        result = compare(CompiledBundle(engine, None), native, WORK, say=lambda _text: None)
+        engine.close()
+    return result
+
+
+def bisected(bundle: Bundle, most_bytes: int = 1 << 30) -> Bisection:
+    source = open_checkpoint(bundle.manifest.source)
+    return bisect(bundle, "cpu", IDS, source, threads=1, most_bytes=most_bytes)
+
+
+def with_parameter(bundle: Bundle, out: Path, parameter: str, change: Callable[[np.ndarray], np.ndarray]) -> Bundle:
+    """A copy whose parameter (bytes, in its shape) is changed."""
+    shutil.copytree(bundle.path, out)
+    where = bundle.manifest.parameters[parameter]
+    data = np.memmap(out / "weights/model.safetensors", np.uint8, "r+", where.offset, (where.length,))
+    data[:] = change(data.copy().reshape(where.shape[0], -1)).reshape(-1)
+    data.flush()
+    return open_bundle(out)
+
+
+def with_program(bundle: Bundle, out: Path, change: Callable[[str], str]) -> Bundle:
+    """A copy whose program is changed and compiled again."""
+    shutil.copytree(bundle.path, out, ignore=shutil.ignore_patterns("cpu"))
+    text = change(bundle.program_text())
+    assert text != bundle.program_text()
+    (out / "program.mlir").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    write_record(out / MANIFEST, bundle.manifest.model_copy(update={"program_sha256": digest}))
+    return conftest.compiled(open_bundle(out))
+
+
+def test_the_untouched_bundle_passes(bundle: Bundle, native: Contender) -> None:
+    result = compared(bundle, native)
+    assert result.failures == () and result.numerics.relative_error < 1e-4
+    found = bisected(bundle)
+    assert found.findings == () and found.ops == 29
+    assert found.layer_errors.keys() == {"0", "1", "2", "outside"} and max(found.layer_errors.values()) < 1e-4
+
+
+def test_swapped_nibbles(bundle: Bundle, native: Contender, tmp_path: Path) -> None:
+    bad = with_parameter(bundle, tmp_path / "b", f"{DOWN}.codes", lambda b: (b << 4) | (b >> 4))
+    assert compared(bad, native).failures
+    first = bisected(bad).first
+    assert first and (first.layer, first.op, first.weights) == (2, "mlp.down_proj", (f"{DOWN}.codes",))
+    assert "its result is wrong" in str(first) and first.error and first.error > 0.1
+
+
+def test_layers_come_first_where_not_all_fits(bundle: Bundle, tmp_path: Path) -> None:
+    bad = with_parameter(bundle, tmp_path / "b", f"{DOWN}.codes", lambda b: (b << 4) | (b >> 4))
+    found = bisected(bad, most_bytes=100_000)
+    assert found.first and (found.first.layer, found.first.op) == (2, "mlp.down_proj")
+    assert found.layer_errors["2"] > 0.1 > 1e-3 > found.layer_errors["1"]
+
+
+def test_a_wrong_rope_base(bundle: Bundle, native: Contender, tmp_path: Path) -> None:
+    table = Rope(16, 20000.0).angles(64).astype(np.float32)
+    bad = with_parameter(bundle, tmp_path / "b", "rope.table.dense", lambda _: table.view(np.uint8))
+    assert compared(bad, native).failures
+    first = bisected(bad).first
+    assert first and (first.layer, first.op, first.weights) == (1, "kv_append, rope", ("rope.table.dense",))
+
+
+def test_a_window_that_is_off_by_one(bundle: Bundle, native: Contender, tmp_path: Path) -> None:
+    bad = with_program(bundle, tmp_path / "b", lambda text: text.replace("window = 16 : i64", "window = 17 : i64"))
+    assert compared(bad, native).failures
+    found = bisected(bad)
+    assert found.first and (found.first.layer, found.first.op) == (1, "attention")
+    assert "its window is 17, which should be 16" in str(found.first)
+    assert [f.layer for f in found.findings] == [1, 1]  # the attribute, and the result that it makes
+
+
+APPEND = re.compile(
+    r'stablehlo\.composite "strixhlo\.kv_append" ((?:%\S+, ){4})(%\S+) \{[^}]*layer = 2 .*tensor<(\d+)xi32>\) ->'
+)
+
+
+def stale_block(text: str) -> str:
+    """Layer 2 does not write pool rows 16 to 31, its second block: what was there before is read."""
+    lines, count = [], 0
+    for line in text.splitlines():
+        if found := APPEND.search(line):
+            count += 1
+            kind, v, rows = f"tensor<{found[3]}xi32>", f"%stale{count}_", found[2]
+            bits = kind.replace("i32", "i1")
+            lines += [
+                f"{v}a = stablehlo.constant dense<16> : {kind}",
+                f"{v}b = stablehlo.constant dense<31> : {kind}",
+                f"{v}c = stablehlo.constant dense<-1> : {kind}",
+                f"{v}d = stablehlo.compare GE, {rows}, {v}a : ({kind}, {kind}) -> {bits}",
+                f"{v}e = stablehlo.compare LE, {rows}, {v}b : ({kind}, {kind}) -> {bits}",
+                f"{v}f = stablehlo.and {v}d, {v}e : {bits}",
+                f"{v}g = stablehlo.select {v}f, {v}c, {rows} : {bits}, {kind}",
+            ]
+            line = line.replace(f"{found[1]}{rows} ", f"{found[1]}{v}g ")
+        lines.append(line)
+    assert count == len(ENTRY_NAMES)
+    return "\n".join(lines)
+
+
+ENTRY_NAMES = ("prefill_16", "score_64", "decode_1")
+
+
+def test_a_stale_kv_block(bundle: Bundle, native: Contender, tmp_path: Path) -> None:
+    bad = with_program(bundle, tmp_path / "b", stale_block)
+    assert compared(bad, native).failures
+    first = bisected(bad).first
+    assert first and (first.layer, first.op) == (2, "kv_append") and "rows of kv_append is wrong" in str(first)
