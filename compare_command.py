@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from .bundle import open_bundle
+from .bundle import Bundle, open_bundle
 from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
-from .native_engine import Native, open_native
+from .native_engine import Native, open_native, open_target
 from .progress import spinner
+
+if TYPE_CHECKING:
+    from .bisection.bisect import Bisection
+    from .runtime.native.contender import Contender
 
 
 class Counts(click.ParamType):
@@ -37,8 +43,14 @@ class Counts(click.ParamType):
 @click.option(
     "--native",
     type=Native(),
-    required=True,
     help="The engine to compare with: llama.cpp, mlx, transformers, jax, or the URL of an OpenAI-compatible server.",
+)
+@click.option("--against-target", help="In place of --native: another compiled program of the same bundle.")
+@click.option(
+    "--bisect",
+    "find",
+    is_flag=True,
+    help="Name the first layer and op that computes something else than the checkpoint says (both targets').",
 )
 @click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the source of the export.")
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
@@ -53,7 +65,9 @@ class Counts(click.ParamType):
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(
     bundle: Path,
-    native: str,
+    native: str | None,
+    against_target: str | None,
+    find: bool,
     source: Path | None,
     target: str,
     threads: int,
@@ -66,7 +80,8 @@ def compare(
     memory_budget: str | None,
     as_json: bool,
 ) -> None:
-    """Hold a compiled bundle against a native engine, on the same token ids: numbers, speed and a verdict.
+    """Hold a compiled bundle against a native engine, or against its program for another target, on the same token
+    ids: numbers, speed and a verdict.
 
     Exit code 1 where the numbers differ by more than the stated limits.
     """
@@ -79,6 +94,8 @@ def compare(
     from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
+    if (native is None) == (against_target is None):
+        raise StrixhloError("give either --native, the engine to compare with, or --against-target")
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
     try:
@@ -97,21 +114,39 @@ def compare(
             )
         ids = tuple(tokenizer.encode(content)[:tokens])
         work = Workload(ids, tuple(tokenizer.encode(GREEDY_PROMPT)), greedy, prefill, decode, repeats)
-        say(f"loading {native}")
+        say(f"loading {native or against_target}")
         try:
-            theirs = open_native(native, source, opened, threads, longest)
+            if native is None:
+                theirs: Contender = open_target(str(against_target), opened, threads)
+            else:
+                theirs = open_native(native, source, opened, threads, longest)
             try:
                 result = run_comparison(ours, theirs, work, say=say)
             finally:
                 theirs.close()
         finally:
             ours.engine.close()
+    found = _bisections(opened, [target, against_target], source, ids, threads) if find else []
     if as_json:
-        click.echo(json.dumps(result.record(), indent=1))
+        click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found]}, indent=1))
     else:
         output = Output()
         output.print(comparison_table(result))
         for line in verdict_lines(result):
             output.print(line, soft_wrap=True)
+        for line in (line for b in found for line in b.lines()):
+            output.print(line, soft_wrap=True)
     if result.failures:
         sys.exit(1)
+
+
+def _bisections(
+    bundle: Bundle, targets: Sequence[str | None], source: Path | None, ids: Sequence[int], threads: int
+) -> list[Bisection]:
+    """Of each target in turn."""
+    from .bisection.bisect import bisect
+    from .export.checkpoint.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(str(source or bundle.manifest.source))
+    with spinner(Progress(), "bisecting") as say:
+        return [bisect(bundle, t, ids, checkpoint, threads=threads, say=say) for t in targets if t is not None]

@@ -55,3 +55,13 @@ def open_native(native: str, source: Path | None, bundle: Bundle, threads: int, 
     from .runtime.native.transformers_float32 import Float32Model
 
     return Float32Model(path, n_threads=threads)
+
+
+def open_target(target: str, bundle: Bundle, threads: int) -> Contender:
+    """The bundle's own program for another target."""
+    from .runtime.engine import Engine
+    from .runtime.native.compiled import CompiledBundle
+    from .runtime.program import Program
+
+    program = Program(bundle, target, threads)
+    return CompiledBundle(Engine(program), None, f"strixhlo, {program.build.target}")

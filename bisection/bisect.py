@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import Bundle
+from ..bundle import Bundle, built_cache
 from ..export.archive import DTYPES
 from ..export.checkpoint.contents import Checkpoint
 from ..export.jax_model import JaxModel, model_of_bundle
+from ..runtime.program import read_build
 from .judgement import EXACT, Finding, Judge, row_error
 from .observation import Chunk, Observation, observation, score_entry
 from .observed_program import (
@@ -76,7 +77,8 @@ def bisect(
     program, of its weights, of a kernel and of the compiler are all found. Where all values of a call are more than
     most_bytes, only what each layer adds to the hidden states is observed at first, then all ops of the layer at fault.
     """
-    model = model_of_bundle(checkpoint, bundle.manifest)
+    cache = built_cache(bundle.manifest, read_build(bundle, target))
+    model = model_of_bundle(checkpoint, bundle.manifest, cache.dtype)
     name, entry = score_entry(bundle)
     sizes = observed_program(bundle.program_text(), name, entry, everything).sizes
     judge = partial(_bisected, bundle, target, ids, model, threads=threads, say=say)

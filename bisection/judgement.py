@@ -95,10 +95,12 @@ class Judge:
                 yield row_error(chunk.values[output], np.asarray(expected), chunk)
         if op.op == "kv_append" and op.operands[4].output is not None:
             rows = chunk.values[op.operands[4].output]
-            written = rows[(rows >= 0) & (rows < chunk.values["k_pool"].shape[1])]
+            width = step.operands[2].shape[1]
             for pool, expected in zip(("k_pool", "v_pool"), step.results, strict=True):
-                ours = chunk.values[pool][op.layer][written]
-                yield _rows(ours, np.asarray(expected[op.layer])[written])
+                ours, theirs = chunk.values[pool], np.asarray(expected)
+                written = rows[(rows >= 0) & (rows < ours.shape[1])]
+                a, b = (p.reshape(-1, p.shape[1], width)[op.attributes["layer"], written] for p in (ours, theirs))
+                yield _rows(a, b)
 
 
 def row_error(ours: np.ndarray, expected: np.ndarray, chunk: Chunk) -> float:

@@ -71,9 +71,14 @@ def observation(
         copy = _observed_bundle(bundle, folder, name, observed, digest)
         say(f"compiling {name} with {len(observed.entry.outputs) - 4} observed values, for {build.target}")
         compile_bundle(
-            copy, parse_target(build.target), activations=build.activations, keep_intermediates=None, say=say
+            copy,
+            parse_target(build.target),
+            activations=build.activations,
+            keep_intermediates=None,
+            say=say,
+            kv_dtype=build.kv_dtype,
         )
-        with Program(copy, build.target, threads) as program:
+        with Program(copy, build.target, threads, context=bundle.manifest.context) as program:
             yield Observation(observed, name, build, program)
 
 

@@ -93,12 +93,13 @@ def loaded(stored: StoredWeight) -> Weight:
     return Weight({name: jnp.asarray(part) for name, part in stored.read().items()}, stored.format, stored.columns)
 
 
-def model_of_bundle(checkpoint: Checkpoint, manifest: Manifest) -> JaxModel:
-    """The checkpoint as the bundle was exported from it: the same context, types of weights and of the KV cache."""
+def model_of_bundle(checkpoint: Checkpoint, manifest: Manifest, kv_dtype: str | None = None) -> JaxModel:
+    """The checkpoint as the bundle was exported from it: the same context, types of weights and of the KV cache, or
+    `kv_dtype` where another was chosen when compiling."""
 
     @cache
     def model(dtype: str) -> JaxModel:
-        return JaxModel(checkpoint, context=manifest.context, dtype=dtype, kv_dtype=manifest.kv_cache.dtype)
+        return JaxModel(checkpoint, context=manifest.context, dtype=dtype, kv_dtype=kv_dtype or manifest.kv_cache.dtype)
 
     kept = {n.removesuffix(".dense"): p.dtype for n, p in manifest.parameters.items() if n.endswith(".dense")}
     for dtype in ("auto", *DENSE_DTYPES):

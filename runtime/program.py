@@ -190,7 +190,8 @@ class Program:
         point = self.bundle.manifest.entry_points[entry]
         with self.device.turn:
             views = self._call(entry, point, host, device)
-            found = {o.name: self.device.download(o, view) for o, view in zip(point.outputs, views, strict=True)}
+            outputs = (*point.outputs[:-2], *self.kv_cache.pools())  # the pools as they were made here
+            found = {o.name: self.device.download(o, view) for o, view in zip(outputs, views, strict=True)}
             return found, views[-2:]
 
     def _call(self, entry: str, point: EntryPoint, host: Sequence[np.ndarray], device: Sequence[Any]) -> list[Any]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import conftest
 import gguf_models
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from strixhlo.bisection.bisect import Bisection, bisect
 from strixhlo.bundle import MANIFEST, Bundle, open_bundle, write_record
+from strixhlo.cli import main
+from strixhlo.compile.target_kernels import lowering_rules
+from strixhlo.compile.targets import Target
+from strixhlo.custom_kernels.ops.launch import LoweringRule
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.export import ENTRIES
 from strixhlo.export.layers.rope import Rope
@@ -170,3 +176,47 @@ def test_a_stale_kv_block(bundle: Bundle, native: Contender, tmp_path: Path) -> 
     assert compared(bad, native).failures
     first = bisected(bad).first
     assert first and (first.layer, first.op) == (2, "kv_append") and "rows of kv_append is wrong" in str(first)
+
+
+def test_the_command_names_the_target_whose_kernel_is_wrong(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two targets of one program. The attention kernel of one of them sees a window of one more."""
+    wrong = "cpu:x86-64-v2"
+
+    def rules(target: Target, activations: str) -> Mapping[str, LoweringRule]:
+        found = dict(lowering_rules(target, activations))
+        if target.name == wrong:
+            right = found["attention"]
+            found["attention"] = lambda a, operands: right({**a, "window": a["window"] and a["window"] + 1}, operands)
+        return found
+
+    monkeypatch.setattr("strixhlo.compile.compile.lowering_rules", rules)
+    conftest.compiled(bundle, target=wrong)
+    options = [
+        "--bisect",
+        "--tokens",
+        "40",
+        "--greedy",
+        "4",
+        "-p",
+        "16",
+        "-n",
+        "2",
+        "--repeats",
+        "1",
+        "--threads",
+        "1",
+        "--json",
+    ]
+    done = CliRunner().invoke(main, ["compare", str(bundle.path), "--against-target", wrong, *options])
+    assert done.exit_code == 1, done.output
+    record = json.loads(done.stdout)
+    assert record["failures"] and record["native"] == f"strixhlo, {wrong}"
+    right, bad = record["bisect"]
+    assert right["target"] == "cpu" and right["first"] is None
+    assert bad["target"] == wrong
+    assert bad["first"].startswith("layer 1, attention: its result is wrong, its operands and weights are right")
+
+
+def test_one_side_must_be_named(bundle: Bundle) -> None:
+    done = CliRunner().invoke(main, ["compare", str(bundle.path)])
+    assert done.exit_code != 0 and "give either --native" in done.output
