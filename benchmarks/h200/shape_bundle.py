@@ -1,0 +1,88 @@
+"""A compiled bundle of a shape without its weights: they are made where it runs (see random_weights)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from strixhlo.bundle import MANIFEST, PROGRAM, SCHEMA_VERSION, WEIGHTS, Bundle, Manifest, Parameter, write_record
+from strixhlo.compile.compile import compile_bundle
+from strixhlo.compile.targets import parse_target
+from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.export.archive import PAGE, _layout, _nbytes
+from strixhlo.export.checkpoint.contents import Checkpoint, Tensor
+from strixhlo.export.export import planned
+from strixhlo.export.models import model_from_config
+from strixhlo.export.trace import Kind, trace
+
+from .shapes import Shape
+
+# What a run needs; fewer entries than an export has, since 32 layers of ten formats are compiled.
+ENTRIES: dict[str, tuple[Kind, int]] = {
+    "prefill_128": ("prefill", 128),
+    "score_16": ("score", 16),
+    "decode_1": ("decode", 1),
+    "decode_8": ("decode", 8),
+}
+
+
+def _nothing_to_read() -> dict[str, object]:
+    raise ValueError("a checkpoint of shapes has no values")
+
+
+def shape_checkpoint(shape: Shape, format_name: str, context: int) -> Checkpoint:
+    """A checkpoint whose matrices have that format, and no values."""
+    config = shape.config(context)
+    affine = {"scale": "bf16", "bias": "bf16"} if format_name.startswith("affine") else {}
+
+    def tensors() -> Iterator[Tensor]:
+        for name, dimensions in model_from_config(config).shapes():
+            quantized = len(dimensions) == 2
+            kind = format_name if quantized else "f32"
+            yield Tensor(name, dimensions, kind, _nothing_to_read, affine if quantized else {})  # type: ignore[arg-type]
+
+    return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
+
+
+def make_bundle(shape: Shape, format_name: str, out: Path, context: int, target: str) -> Bundle:
+    """Trace and compile; the manifest says where each weight will lie in the archive."""
+    model, kv, weights = planned(
+        shape_checkpoint(shape, format_name, context), context=context, dtype="auto", kv_dtype="f16"
+    )
+    traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
+    tensors = {n: t for name, w in weights.items() if name in traced.used for n, t in w.group(name).tensors.items()}
+    header, offsets, size = _layout(tensors)
+    parameters = {
+        name: Parameter(dtype=dtype, shape=dims, offset=len(header) + offsets[name], length=_nbytes(dims, dtype))
+        for name, (dims, dtype) in tensors.items()
+    }
+    assert len(header) % PAGE == 0
+    (out / WEIGHTS).parent.mkdir(parents=True, exist_ok=True)
+    (out / PROGRAM).write_text(traced.program)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        name=out.name,
+        family="llama",
+        config=shape.config(context),
+        context=kv.rows,
+        vocab_size=model.vocab_size,
+        weight_formats={format_name: sum(len(w.parts) > 0 for w in weights.values())},
+        entry_points=traced.entry_points,
+        kv_cache=kv,
+        parameters=parameters,
+        weights_bytes=len(header) + size,
+        weights_sha256="0" * 64,  # random
+        program_sha256=hashlib.sha256(traced.program.encode()).hexdigest(),
+        custom_ops=traced.custom_ops,
+        container="random",
+        source="random",
+        source_files=(),
+        versions={},
+    )
+    write_record(out / MANIFEST, manifest)
+    bundle = Bundle(out, manifest)
+    compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=print)
+    (out / "formats.json").write_text(json.dumps({"format": format_name, "known": format_name in FORMATS}))
+    return bundle
