@@ -79,7 +79,7 @@ def _measure(
 ) -> tuple[Setting, list[Result]]:
     """The device's copy first, while nothing else is in its memory; then the tests."""
     from .bench_table import Setting
-    from .runtime.bench import PREDICTED, STRIX_HALO_BANDWIDTH, predict, run_tests
+    from .runtime.bench import PREDICTED, STRIX_HALO_BANDWIDTH, plan_cache, predict, run_tests
     from .runtime.device import Device
     from .runtime.energy import energy_sources
     from .runtime.program import Program, read_build
@@ -88,7 +88,7 @@ def _measure(
 
     build = read_build(bundle, target)
     kind = build.target.partition(":")[0]
-    traffic = step_traffic(bundle)
+    traffic = step_traffic(bundle, build)
     m = bundle.manifest
     size = m.weights_bytes + m.referenced_bytes
     try:
@@ -108,6 +108,6 @@ def _measure(
     how = f"the device's own copy of {TIMED[kind] >> 20} MiB, read and written"
     if kind == "cpu":
         how += ", which one thread does"
-    with Program(bundle, build.target, threads) as program:
+    with Program(bundle, build.target, threads, plan=plan_cache(bundle, build, tests)) as program:
         results = run_tests(program, tests, traffic, repeats=repeats, sources=energy_sources(), say=say)
     return Setting(m.name, size, build.target, threads, copy, how), results

@@ -23,6 +23,7 @@ from .command_group import Commands, Output, Progress, say_dim
 from .compare_command import compare
 from .doctor_command import doctor
 from .errors import StrixhloError
+from .eval_command import eval_
 from .progress import export_progress, spinner
 from .serve_command import serve
 
@@ -330,6 +331,7 @@ main.add_command(bench)
 main.add_command(chat)
 main.add_command(compare)
 main.add_command(doctor)
+main.add_command(eval_)
 main.add_command(serve)
 
 

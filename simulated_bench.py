@@ -91,9 +91,9 @@ def simulate(bundle: Bundle, target: str, prompt: int, decode: int, say: Any = l
     from .runtime.step_traffic import step_traffic
 
     check_room(bundle, [Test("tg", decode, 1, prompt)])
-    traffic = step_traffic(bundle)
     tokens = np.random.default_rng(0).integers(0, bundle.manifest.vocab_size, prompt + decode).tolist()
-    with Program(bundle, target) as program:
+    with Program(bundle, target, context=prompt + decode) as program:
+        traffic = step_traffic(bundle, program.build)
         engine = Engine(program)
         try:
             say(f"prompt of {prompt} tokens")

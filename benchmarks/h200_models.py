@@ -114,9 +114,9 @@ def _ours(arguments: argparse.Namespace, target: str) -> dict[str, Any]:
     from h200.random_weights import write_weights
 
     from strixhlo.bundle import MANIFEST, Manifest, open_bundle, read_record
-    from strixhlo.runtime.bench import plan, run_tests
+    from strixhlo.runtime.bench import plan, plan_cache, run_tests
     from strixhlo.runtime.device import Device
-    from strixhlo.runtime.program import Program
+    from strixhlo.runtime.program import Program, read_build
     from strixhlo.runtime.selftest import TIMED, copy_bandwidth
     from strixhlo.runtime.step_traffic import step_traffic
 
@@ -130,7 +130,8 @@ def _ours(arguments: argparse.Namespace, target: str) -> dict[str, Any]:
         copy = copy_bandwidth(device, TIMED[kind] if kind != "cpu" else 1 << 20)
         device.close()
         tests = plan((arguments.prompt,), (arguments.decode,), (1, 8), (0,))
-        with Program(bundle, target) as program:
+        cache = plan_cache(bundle, read_build(bundle, target), tests)
+        with Program(bundle, target, plan=cache) as program:
             results = run_tests(program, tests, traffic, repeats=arguments.repeats, sources=(), say=lambda _text: None)
     finally:
         (folder / "weights" / "model.safetensors").resolve().unlink(missing_ok=True)

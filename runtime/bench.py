@@ -19,6 +19,7 @@ from ..bundle import Build, Bundle
 from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .energy import Energy, Source, measured_energy
+from .load_plan import LoadPlan, load_plans
 from .program import Program
 from .step_traffic import StepTraffic
 
@@ -99,7 +100,7 @@ def plan(prompts: Iterable[int], decodes: Iterable[int], batches: Iterable[int],
 
 
 def check_room(bundle: Bundle, tests: Iterable[Test]) -> None:
-    """StrixhloError when a test needs more positions than a sequence, or the KV cache, has."""
+    """StrixhloError when a test needs more positions than a sequence can have."""
     kv = bundle.manifest.kv_cache
     context = min(bundle.manifest.context, kv.blocks * kv.block_size)
     for test in tests:
@@ -109,11 +110,27 @@ def check_room(bundle: Bundle, tests: Iterable[Test]) -> None:
                 f"bench: {test.name} needs {each} positions, but {bundle.path} has a context of {context}; give a"
                 f" smaller --depth, -p or -n, or export with --context {each}"
             )
-        if test.batch * blocks_for(each, kv.block_size) > kv.rows // kv.block_size:
-            raise StrixhloError(
-                f"bench: {test.name} with batch {test.batch} needs {test.batch} x {each} positions, but the KV cache of"
-                f" {bundle.path} has {kv.rows}; give a smaller -b or --depth, or export with a larger --context"
-            )
+
+
+def plan_cache(bundle: Bundle, build: Build, tests: Sequence[Test]) -> LoadPlan:
+    """KV pools that hold the largest test. StrixhloError where a test has no room in a sequence, or in them."""
+    check_room(bundle, tests)
+    size = bundle.manifest.kv_cache.block_size
+
+    def rows(test: Test) -> int:
+        return test.batch * blocks_for(test.depth + test.tokens, size) * size
+
+    longest = max(blocks_for(test.depth + test.tokens, size) for test in tests) * size
+    most = max(tests, key=rows)
+    found = load_plans([(bundle, build)], None, min(longest, bundle.manifest.context), -(-rows(most) // longest))[0]
+    if rows(most) > found.size.rows:
+        each = most.depth + most.tokens
+        why = "as much as memory allows" if build.kv_rows_free else "as it was exported"
+        raise StrixhloError(
+            f"bench: {most.name} with batch {most.batch} needs {most.batch} x {each} positions, but the KV cache of"
+            f" {bundle.path} has {found.size.rows}, {why}; give a smaller -b, --depth, -p or -n"
+        )
+    return found
 
 
 def blocks_for(positions: int, block_size: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..bundle import Bundle, Manifest, Parameter
+from ..bundle import Build, Bundle, Manifest, Parameter, built_cache
 from ..errors import StrixhloError
 
 _PARAMETER = re.compile(r'strixhlo\.parameter = "([^"]+)"')
@@ -50,8 +50,9 @@ class StepTraffic:
         return self.weight_bytes(rows) + rows * seen
 
 
-def step_traffic(bundle: Bundle) -> StepTraffic:
-    """Read from the bundle's program and manifest; StrixhloError when the program has no decode_1."""
+def step_traffic(bundle: Bundle, build: Build | None = None) -> StepTraffic:
+    """Read from the bundle's program and manifest; build: for its type of KV cache. StrixhloError when the program has
+    no decode_1."""
     manifest = bundle.manifest
     names, windows = _decode_function(bundle)
     used = {name: manifest.parameters[name] for name in names if name in manifest.parameters}
@@ -63,7 +64,7 @@ def step_traffic(bundle: Bundle) -> StepTraffic:
         else:
             kinds["expert" if _EXPERTS in name else "whole"].append(parameter)
     experts, chosen = _experts(manifest) if kinds["expert"] else (0, 0)
-    kv = manifest.kv_cache
+    kv = built_cache(manifest, build)
     return StepTraffic(
         always=sum(p.length for p in kinds["whole"]),
         a_row=sum(p.length // max(p.shape[0], 1) for p in kinds["row"] if p.shape),

@@ -15,8 +15,11 @@ from click.testing import CliRunner, Result
 
 from strixhlo.bundle import BUILD, Build, Bundle, open_bundle, read_record, write_record
 from strixhlo.cli import main
+from strixhlo.errors import StrixhloError
 from strixhlo.runtime import selftest
 from strixhlo.runtime.batch_engine import BatchEngine
+from strixhlo.runtime.bench import Test as BenchTest
+from strixhlo.runtime.bench import plan_cache
 from strixhlo.runtime.program import Program
 from strixhlo.runtime.step_traffic import step_traffic
 
@@ -71,7 +74,6 @@ def test_table_and_csv(tiny: Bundle) -> None:
     [
         (("--depth", "0,4096"), "pp512 needs 512 positions.*context of 256"),
         (("-p", "0", "--depth", "4096"), "tg128 @ d4096 needs 4224 positions.*context of 256.*--context 4224"),
-        (("-p", "0", "-n", "40", "-b", "8"), r"batch 8 needs 8 x 40 positions.*KV cache of \S+ has 256"),
         (("-p", "0", "-n", "0"), "nothing to do"),
         (("--target", "cpu", "--simulate"), "--simulate is for --target rocm"),
         (("--target", "rocm", "--simulate", "-n", "1,2"), "one -p and one -n"),
@@ -117,3 +119,14 @@ def test_entries_of_a_step(tiny: Bundle) -> None:
         engine = BatchEngine(program)
         assert engine.decode_entries(5) == ["decode_8"] and engine.decode_entries(12) == ["decode_8", "decode_4"]
         engine.close()
+
+
+def test_pools_that_are_fixed(tiny: Bundle) -> None:
+    """With free pools a batch gets what it needs; with those of the export, the limit is named."""
+    build = read_record(tiny.path / "cpu" / BUILD, Build, "build")
+    tests = [BenchTest("pp", 30, 1, 0), BenchTest("tg", 40, 8, 0), BenchTest("tg", 8, 1, 100)]
+    assert build.kv_rows_free
+    size = plan_cache(tiny, build, tests).size
+    assert size.rows >= 8 * 48 and size.context >= 108
+    with pytest.raises(StrixhloError, match=r"tg40 with batch 8 needs 8 x 40 positions.*has 256, as it was exported"):
+        plan_cache(tiny, build.model_copy(update={"kv_rows_free": False}), tests)
