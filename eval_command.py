@@ -62,6 +62,6 @@ def eval_(
         about = {"bundle": str(bundle), "target": target, "text": str(text), "ctx": size, "stride": stride}
         click.echo(json.dumps(about | {"text_tokens": len(ids)} | asdict(result), indent=1))
         return
-    error = "" if result.error is None else f" ± {result.error:.5f}"
+    spread = "" if result.error is None else f" ± {result.error:.5f}"
     how = f"{result.windows} windows of {size}" + (f", stride {stride}" if stride else "")
-    click.echo(f"perplexity {result.value:.4f}{error} ({result.tokens} of {len(ids)} tokens scored, {how})")
+    click.echo(f"perplexity {result.value:.4f}{spread} ({result.tokens} of {len(ids)} tokens scored, {how})")

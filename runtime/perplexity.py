@@ -1,8 +1,8 @@
 """Perplexity of a text: exp of the mean negative log-likelihood of its tokens, in windows as llama-perplexity has them.
 
 Chunked (the default): the text is cut into windows of `ctx` tokens, each evaluated alone, and the tokens of a window's
-second half but its first are scored, so that each has at least ctx / 2 before it. Strided: windows of `ctx` tokens begin
-every `stride` tokens, and the last `stride` of each are scored, so that each has at least ctx - stride before it.
+second half but its first are scored, so that each has more than ctx / 2 before it. Strided: windows of `ctx` tokens
+begin every `stride` tokens, and the last `stride` of each are scored, so that each has at least ctx - stride before it.
 Where the tokenizer puts a BOS before a text, it takes the place of each window's first token.
 Source: llama.cpp, tools/perplexity (README and perplexity.cpp: `perplexity`, and `perplexity_v2` for --ppl-stride).
 """
