@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .bundle import open_bundle
+from .chat_input import line_reader
+from .chat_record import Messages, cache_path, load_messages, save_messages
 from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
+from .sampling_options import sampling_options, sampling_params
+from .speculation_options import speculation_options
 
 if TYPE_CHECKING:
-    from .runtime.engine import Engine
+    from .runtime.loaded import Loaded
     from .runtime.sampling import SamplingParams
     from .runtime.tokenizer import BundleTokenizer
 
 HELP = """/system TEXT  set the system message (without TEXT: remove it), and begin anew
 /reset        forget the conversation
-/save FILE    write the conversation as JSON
-/load FILE    read one back
+/save FILE    write the conversation as JSON, and the model's cache of it beside as FILE.kv
+/load FILE    read one back, and go on without computing it again
 /help         this list
 /quit         leave (Ctrl-D too); Ctrl-C ends an answer
 Alt-Enter, or Esc then Enter, begins a new line; Enter sends."""
-Messages = list[dict[str, str]]
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
 @click.option("--system", help="System message.")
-@click.option("-n", "--max-tokens", default=1024, show_default=True, help="Tokens of an answer at most.")
-@click.option("--temp", "temperature", default=0.7, show_default=True, help="Temperature; 0 is greedy.")
-@click.option("--top-p", default=0.95, show_default=True, help="Keep the likeliest tokens up to this mass.")
-@click.option("--seed", type=int, help="Same seed, same answers.")
+@sampling_options(max_tokens=1024, temperature=0.7, top_p=0.95)
+@speculation_options
 @click.option("--ctx", type=click.IntRange(1), help="Positions of the conversation at most. Default: the bundle's.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
@@ -46,70 +43,60 @@ def chat(
     bundle: Path,
     target: str,
     system: str | None,
-    max_tokens: int,
-    temperature: float,
-    top_p: float,
-    seed: int | None,
+    speculate: str,
+    draft: Path | None,
     ctx: int | None,
     threads: int | None,
     memory_budget: str | None,
+    **sampling: Any,
 ) -> None:
     """Talk with a compiled bundle; /help lists the commands. Without a terminal, each line of input is a message."""
-    from .runtime.engine import Engine
-    from .runtime.program import Program
-    from .runtime.sampling import SamplingParams
+    from .runtime.loaded import loaded
     from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
-    params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
+    params = sampling_params(sampling)
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
-    messages: Messages = [{"role": "system", "content": system}] if system else []
     next_line = line_reader()
-    limit = optional_size(memory_budget)
-    loaded = Program(opened, target, threads, limit, say_dim, context=ctx)
-    with loaded as program, closing(Engine(program)) as engine:
+    with loaded(
+        opened,
+        tokenizer,
+        target,
+        threads=threads,
+        memory_limit=optional_size(memory_budget),
+        context=ctx,
+        speculate=speculate,
+        draft=open_bundle(draft) if draft else None,
+        say=say_dim,
+    ) as made:
+        conversation = Conversation(made, tokenizer, params, _system(system or ""))
         while (line := next_line()) is not None:
             try:
                 if line.startswith("/"):
-                    if not obey(line, messages):
+                    if not obey(line, conversation):
                         return
                 elif line.strip():
-                    messages.append({"role": "user", "content": line})
-                    answer(engine, tokenizer, messages, params)
+                    answer(line, conversation)
             except StrixhloError as error:
                 Progress().print(str(error), style="red", markup=False, soft_wrap=True)
 
 
-def line_reader() -> Callable[[], str | None]:
-    """Gives the next message, None at the end: edited with history on a terminal, plain lines elsewhere."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-        return lambda: line.rstrip("\n") if sys.stdin and (line := sys.stdin.readline()) else None
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import InMemoryHistory
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+@dataclass
+class Conversation:
+    """A model, how it is sampled, and what was said."""
 
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    session: PromptSession[str] = PromptSession("> ", history=InMemoryHistory(), key_bindings=keys)
-
-    def read() -> str | None:
-        while True:
-            try:
-                return session.prompt(prompt_continuation="  ")
-            except KeyboardInterrupt:
-                continue
-            except EOFError:
-                return None
-
-    return read
+    made: Loaded
+    tokenizer: BundleTokenizer
+    params: SamplingParams
+    messages: Messages = field(default_factory=list)
 
 
-def obey(line: str, messages: Messages) -> bool:
+def _system(text: str) -> Messages:
+    return [{"role": "system", "content": text}] if text else []
+
+
+def obey(line: str, conversation: Conversation) -> bool:
     """Do what a /command says; False to leave. StrixhloError for what cannot be done."""
     command, _, rest = line.partition(" ")
     rest = rest.strip()
@@ -118,80 +105,75 @@ def obey(line: str, messages: Messages) -> bool:
     if command == "/help":
         click.echo(HELP)
     elif command == "/reset":
-        messages[:] = [m for m in messages if m["role"] == "system"]
+        conversation.messages = [m for m in conversation.messages if m["role"] == "system"]
     elif command == "/system":
-        messages[:] = [{"role": "system", "content": rest}] if rest else []
+        conversation.messages = _system(rest)
     elif command in ("/save", "/load") and not rest:
         raise StrixhloError(f"{command} needs a file name")
     elif command == "/save":
-        save(Path(rest), messages)
+        save(Path(rest), conversation)
     elif command == "/load":
-        messages[:] = load(Path(rest))
+        load(Path(rest), conversation)
     else:
         raise StrixhloError(f"{command} is no command; /help lists them")
     return True
 
 
-def save(path: Path, messages: Messages) -> None:
-    """Write a conversation."""
-    try:
-        path.write_text(json.dumps(messages, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    except OSError as error:
-        raise StrixhloError(f"{path}: {error.strerror}") from None
+def save(path: Path, conversation: Conversation) -> None:
+    """Write messages and cache."""
+    from .runtime.session_file import save_session
+
+    save_messages(path, conversation.messages)
+    if not conversation.messages:
+        return
+    made, tokenizer = conversation.made, conversation.tokenizer
+    ids = tokenizer.encode_rendered(tokenizer.chat_text(conversation.messages, answer=False))
+    kept = save_session(made.program, made.scheduler, ids, cache_path(path))
+    say_dim(f"{path}: {len(conversation.messages)} messages, {kept} tokens of cache")
 
 
-def load(path: Path) -> Messages:
-    """Read a conversation that `save` wrote."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise StrixhloError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise StrixhloError(f"{path}: is not JSON: {error}") from None
-    if not isinstance(value, list) or not all(
-        isinstance(m, dict) and set(m) == {"role", "content"} and all(isinstance(v, str) for v in m.values())
-        for m in value
-    ):
-        raise StrixhloError(f"{path}: is not a list of messages with a role and a content")
-    return value
+def load(path: Path, conversation: Conversation) -> None:
+    """Read messages and, where it is this model's, the cache; without it the next answer computes all again."""
+    from .runtime.session_file import load_session
 
-
-def answer(engine: Engine, tokenizer: BundleTokenizer, messages: Messages, params: SamplingParams) -> None:
-    """Stream the next answer, as Markdown on a terminal, and append it; Ctrl-C ends it early."""
-    from rich.live import Live
-    from rich.markdown import Markdown
-
-    from .runtime.generate import generate
-
-    console = Output()
-    pieces: list[str] = []
-    shown = 0.0
-    ids = tokenizer.encode_chat(messages)
-    engine.reset()
-    stopped = False
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-
-        def show(piece: str) -> None:
-            nonlocal shown
-            pieces.append(piece)
-            if not console.is_terminal:
-                console.print(piece, end="", markup=False, soft_wrap=True)
-            elif time.monotonic() - shown > 0.1:
-                shown = time.monotonic()
-                live.update(Markdown("".join(pieces)), refresh=True)
-
+    conversation.messages = load_messages(path)
+    kept = 0
+    if cache_path(path).exists():
         try:
-            result = generate(engine, tokenizer, ids, params, show=show)
-        except KeyboardInterrupt:
-            stopped = True
-        if console.is_terminal:
-            live.update(Markdown("".join(pieces)), refresh=True)
-    if not console.is_terminal:
-        console.print()
-    messages.append({"role": "assistant", "content": "".join(pieces)})
-    if stopped:
-        Progress().print("[dim]stopped[/dim]")
-    else:
-        rate = f" at {result.decode_rate:.1f} tok/s" if result.decode_rate else ""
-        used = f"context {engine.length} of {engine.context}"
-        Progress().print(f"[dim]{len(result.tokens)} tokens{rate}, {used}[/dim]", soft_wrap=True)
+            kept = load_session(conversation.made.program, conversation.made.scheduler, cache_path(path))
+        except StrixhloError as error:
+            say_dim(f"without the cache: {error}")
+    say_dim(f"{path}: {len(conversation.messages)} messages, {kept} tokens of cache")
+
+
+def answer(text: str, conversation: Conversation) -> None:
+    """Stream the answer to a message; both join the conversation. Ctrl-C ends it early."""
+    from .chat_view import AnswerView
+    from .runtime.generate import generate
+    from .runtime.tool_calls.choose import output_parser, shows_special_tokens
+
+    made, tokenizer = conversation.made, conversation.tokenizer
+    asked = [*conversation.messages, {"role": "user", "content": text}]
+    prompt = tokenizer.chat_text(asked)
+    ids = tokenizer.encode_rendered(prompt)
+    reused, template, result = made.scheduler.reused, tokenizer.chat_template, None
+    view = AnswerView(Output(), output_parser(template, prompt, []))
+    try:
+        with view:
+            result = generate(
+                made.scheduler,
+                tokenizer,
+                ids,
+                conversation.params,
+                show=view.push,
+                skip_special_tokens=not shows_special_tokens(template),
+            )
+    except KeyboardInterrupt:
+        pass
+    conversation.messages = [*asked, {"role": "assistant", "content": view.content}]
+    if result is None:
+        say_dim("stopped")
+        return
+    rate = f" at {result.decode_rate:.1f} tok/s" if result.decode_rate else ""
+    used = f"context {len(ids) + len(result.tokens)} of {made.context}, {made.scheduler.reused - reused} reused"
+    say_dim(f"{len(result.tokens)} tokens{rate}, {used}")

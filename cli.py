@@ -6,10 +6,6 @@ Rooms are imported inside the commands, so that `run` needs neither JAX nor the 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,12 +15,13 @@ import click
 from .bench_command import bench
 from .bundle import open_bundle
 from .chat_command import chat
-from .command_group import Commands, Output, Progress, say_dim
+from .command_group import Commands, Output, Progress
 from .compare_command import compare
 from .doctor_command import doctor
 from .errors import StrixhloError
 from .eval_command import eval_
 from .progress import export_progress, spinner
+from .run_command import run
 from .serve_command import serve
 
 stderr = Progress()
@@ -182,120 +179,6 @@ def compile_(
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from standard input.")
-@click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
-@click.option("-n", "--max-tokens", default=128, show_default=True, help="Tokens to generate at most.")
-@click.option("--temp", "temperature", default=0.0, show_default=True, help="Temperature; 0 is greedy.")
-@click.option("--top-k", default=0, show_default=True, help="Keep the k likeliest tokens; 0 is off.")
-@click.option("--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass.")
-@click.option("--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the likeliest one's.")
-@click.option("--seed", type=int, help="Same seed, same text. Default: a fresh one, reported at the end.")
-@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
-@click.option("--system", help="System message of the chat.")
-@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
-@click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
-@click.option("--token-ids", is_flag=True, help="Print token ids in place of text.")
-@click.option(
-    "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."
-)
-@click.option("--ctx", type=click.IntRange(1), help="Positions of prompt and answer at most. Default: the bundle's.")
-@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
-@click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
-def run(
-    bundle: Path,
-    prompt: str,
-    target: str,
-    threads: int | None,
-    system: str | None,
-    raw: bool,
-    ignore_eos: bool,
-    token_ids: bool,
-    ctx: int | None,
-    memory_budget: str | None,
-    as_json: bool,
-    **sampling: Any,
-) -> None:
-    """Generate text with a compiled bundle; streams to standard output, timings go to standard error.
-
-    The prompt is a user's chat message unless --raw is given.
-    """
-    from .runtime.engine import Engine
-    from .runtime.generate import generate
-    from .runtime.memory import budget_record
-    from .runtime.program import Program
-    from .runtime.sampling import SamplingParams
-    from .runtime.sizes import optional_size
-    from .runtime.tokenizer import load_tokenizer
-
-    params = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
-    if raw and system:
-        raise StrixhloError("--system needs the chat template; leave out --raw")
-    opened = open_bundle(bundle)
-    tokenizer = load_tokenizer(bundle)
-    text = _standard_input() if prompt == "-" else prompt
-    messages = [{"role": "system", "content": system}] if system else []
-    ids = tokenizer.encode(text) if raw else tokenizer.encode_chat([*messages, {"role": "user", "content": text}])
-    quiet = as_json or token_ids
-
-    def show(piece: str) -> None:
-        if not quiet:
-            click.echo(piece, nl=False)
-
-    with (
-        Program(opened, target, threads, optional_size(memory_budget), say_dim, context=ctx) as program,
-        closing(Engine(program)) as engine,
-    ):
-        result = generate(engine, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
-        budget, peak = program.budget, program.peak()
-    if as_json:
-        record = generation_record(ids, result) | {"memory": budget_record(budget) | {"peak": asdict(peak)}}
-        click.echo(json.dumps(record, ensure_ascii=False))
-    elif token_ids:
-        click.echo(" ".join(str(t.id) for t in result.tokens))
-    else:
-        click.echo()
-        if params.logprobs is not None:
-            for t in result.tokens:
-                best = "  ".join(f"{tokenizer.token(i)!r} {lp:.3f}" for i, lp in t.top)
-                click.echo(f"{t.id:>7} {t.text!r} {t.logprob:.4f}  {best}")
-    decode = f", {len(result.tokens)} generated at {result.decode_rate:.1f} tok/s" if result.decode_rate else ""
-    stderr.print(
-        f"[dim]{result.prompt_tokens} prompt tokens at {result.prefill_rate:.1f} tok/s{decode}"
-        f" ({result.finish}{f', seed {result.seed}' if params.temperature else ''})[/dim]"
-    )
-    say_dim(f"memory peak: {peak}")
-
-
-def _standard_input() -> str:
-    if sys.stdin is None:
-        raise StrixhloError("-p - reads the prompt from standard input, which is closed")
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise StrixhloError(f"standard input is not UTF-8 text (byte {error.start}); convert it first") from None
-
-
-def generation_record(prompt: Sequence[int], result: Any) -> dict[str, Any]:
-    """What `run --json` prints."""
-    return {
-        "prompt_ids": list(prompt),
-        "token_ids": [t.id for t in result.tokens],
-        "text": result.text,
-        "finish": result.finish,
-        "seed": result.seed,
-        "logprobs": [
-            {"id": t.id, "logprob": t.logprob, "top": [{"id": i, "logprob": lp} for i, lp in t.top]}
-            for t in result.tokens
-            if t.logprob is not None
-        ],
-        "prefill_seconds": result.prefill_seconds,
-        "decode_seconds": result.decode_seconds,
-    }
-
-
-@main.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Also read all files, and hold their SHA-256 against the records.")
 @click.option("--memory", is_flag=True, help="What it needs, line by line, and whether this or a named machine has it.")
 @click.option("--machine", multiple=True, help="With --memory: a machine by name, in place of this one; `all` is all.")
@@ -332,6 +215,7 @@ main.add_command(chat)
 main.add_command(compare)
 main.add_command(doctor)
 main.add_command(eval_)
+main.add_command(run)
 main.add_command(serve)
 
 

@@ -12,6 +12,7 @@ from .bundle import Bundle, open_bundle
 from .command_group import Progress, say_dim
 from .errors import StrixhloError
 from .runtime.sizes import optional_size, parse_size, size
+from .speculation_options import speculation_options
 
 stderr = Progress()
 
@@ -27,6 +28,7 @@ stderr = Progress()
     "--ctx", type=click.IntRange(1), help="Tokens of a request and its answer at most. Default: the bundle's."
 )
 @click.option("--kv-cache-dtype", type=click.Choice(["f16", "fp8", "f32"]), help="Refuse programs with another one.")
+@speculation_options
 @click.option("--queue", default=64, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--max-body", default="8M", show_default=True, help="Largest body of a request.")
 @click.option("--request-seconds", default=600.0, show_default=True, help="Time limit of one request.")
@@ -43,6 +45,8 @@ def serve(
     parallel: int,
     ctx: int | None,
     kv_cache_dtype: str | None,
+    speculate: str,
+    draft: Path | None,
     queue: int,
     max_body: str,
     request_seconds: float,
@@ -55,6 +59,7 @@ def serve(
     from .runtime.batch_engine import BatchEngine
     from .runtime.cache_size import require_kv_dtype
     from .runtime.load_plan import load_plans
+    from .runtime.loaded import new_speculation, open_draft, planned_draft
     from .runtime.memory import budget_line, item_line, require_fit_together
     from .runtime.program import Program, read_build
     from .runtime.scheduler import Scheduler
@@ -75,8 +80,12 @@ def serve(
         built = [(bundle, read_build(bundle, target)) for bundle in opened.values()]
         for bundle, build in built:
             require_kv_dtype(bundle, build, kv_cache_dtype)
-        plans = load_plans(built, limit, ctx, parallel)
-        budgets = [plan.budget for plan in plans]
+        if draft and len(bundles) > 1:
+            raise StrixhloError("--draft goes with one served bundle, not with several")
+        drafting = open_bundle(draft) if draft else None
+        small = planned_draft(drafting, speculate, load_tokenizer(bundles[0]), target, limit, parallel)
+        plans = load_plans(built, small.budget.left if small else limit, ctx, parallel)
+        budgets = [plan.budget for plan in (*plans, small) if plan]
         require_fit_together(budgets)
         say_dim(budget_line(budgets))
         programs = []
@@ -84,8 +93,14 @@ def serve(
             program = stack.enter_context(Program(bundle, target, threads, plan=plan))
             engine = stack.enter_context(closing(BatchEngine(program)))
             tokenizer = load_tokenizer(bundle.path)
+            drafts = open_draft(stack, drafting, small, target, threads)
             made = Scheduler(
-                engine, tokenizer.tokenizer, eos_ids=tokenizer.eos_ids, parallel=parallel, queue_size=queue
+                engine,
+                tokenizer.tokenizer,
+                eos_ids=tokenizer.eos_ids,
+                parallel=parallel,
+                queue_size=queue,
+                speculation=new_speculation(speculate, engine, drafts),
             )
             scheduler = stack.enter_context(closing(made))
             models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler)
@@ -98,7 +113,7 @@ def serve(
             stderr.print(f"listening on {address}", soft_wrap=True)
 
         run_server(create_app(models, settings), bound, drain_seconds=drain_seconds, ready=ready)
-        for name, budget in zip(opened, budgets, strict=True):
+        for name, budget in zip([*opened, "draft"], budgets, strict=False):
             say_dim(f"{name}: {size(budget.needed)} planned: {item_line(budget)}")
         say_dim(f"memory peak of this process, all models together: {programs[0].peak()}")
 

@@ -91,6 +91,21 @@ class BatchEngine:
     def _decode_entry(self, left: int) -> tuple[int, str]:
         return next((d for d in self._decodes if d[0] >= left), self._decodes[-1])
 
+    def read_blocks(self, blocks: Sequence[int]) -> list[np.ndarray]:
+        """A copy of these blocks of both pools, [layers, positions, width] each."""
+        device, rows = self.program.device, self._rows(blocks)
+        return [device.read_rows(s, v, rows) for s, v in zip(self.program.kv_cache.pools(), self._pools, strict=True)]
+
+    def write_blocks(self, blocks: Sequence[int], values: Sequence[np.ndarray]) -> None:
+        """Put back what `read_blocks` gave."""
+        device, rows = self.program.device, self._rows(blocks)
+        for i, spec in enumerate(self.program.kv_cache.pools()):
+            device.write_rows(spec, self._pools, i, rows, values[i])
+
+    def _rows(self, blocks: Sequence[int]) -> np.ndarray:
+        first = np.array(blocks, np.int64)[:, None] * self.block_size
+        return (first + np.arange(self.block_size)).reshape(-1)
+
     def _tables(self, blocks: Sequence[Sequence[int]], rows: int) -> np.ndarray:
         table = np.zeros((rows, self._table_width), np.int32)
         for row, own in zip(table, blocks, strict=False):

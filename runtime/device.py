@@ -97,6 +97,22 @@ class Device:
         done.wait()
         return np.array(staging.map().asarray(list(spec.shape), DTYPES[spec.dtype]))
 
+    def read_rows(self, spec: TensorSpec, view: Any, rows: np.ndarray) -> np.ndarray:
+        """A copy of rows of a buffer [layers, rows, width] on the host; from a GPU all of it comes, for want of less in
+        IREE's Python interface."""
+        whole = view.map().asarray(list(spec.shape), DTYPES[spec.dtype]) if self.on_host else self.download(spec, view)
+        return np.ascontiguousarray(whole[:, rows])
+
+    def write_rows(self, spec: TensorSpec, views: list[Any], i: int, rows: np.ndarray, values: np.ndarray) -> None:
+        """Set rows of the buffer views[i]; on a GPU a new one takes its place, when the old one is gone."""
+        if self.on_host:
+            views[i].map().asarray(list(spec.shape), DTYPES[spec.dtype])[:, rows] = values
+            return
+        whole = self.download(spec, views[i])
+        whole[:, rows] = values
+        views[i] = None
+        views[i] = self.upload(spec, whole)
+
 
 class Weights:
     """Files of weights as IREE parameters. On the CPU they are mapped and used in place (IREE copies what does not

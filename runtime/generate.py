@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from ..errors import StrixhloError
 from .detokenize import StopMatcher, StreamingDetokenizer
-from .engine import Engine
-from .sampling import SamplingParams, fresh_seed, logprob, sample, step_rng, top_logprobs
+from .requests import Finished, Request
+from .sampling import SamplingParams, fresh_seed
+from .scheduler import Scheduler
 from .tokenizer import BundleTokenizer
 
 
@@ -48,42 +48,46 @@ class Generation:
 
 
 def generate(
-    engine: Engine,
+    scheduler: Scheduler,
     tokenizer: BundleTokenizer,
     prompt: Sequence[int],
     params: SamplingParams,
     *,
     show: Callable[[str], None],
     ignore_eos: bool = False,
+    skip_special_tokens: bool = True,
 ) -> Generation:
-    """Generate after `prompt` on an engine that holds no sequence yet; `show` gets the text as it becomes certain."""
+    """Generate after `prompt`; `show` gets the text as it becomes certain. Leaving it in any way ends the request."""
     seed = fresh_seed() if params.seed is None else params.seed
     out = Generation(seed=seed, prompt_tokens=len(prompt))
-    detokenizer, stops = StreamingDetokenizer(tokenizer.tokenizer), StopMatcher(params.stop)
+    detokenizer = StreamingDetokenizer(tokenizer.tokenizer, skip_special_tokens)
+    stops = StopMatcher(params.stop)
+    eos = frozenset() if ignore_eos else tokenizer.eos_ids
     began = time.perf_counter()
-    logits = engine.prefill(prompt)
-    out.prefill_seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    token = sample(logits, params, step_rng(seed, 0))
-    while True:
-        if token in tokenizer.eos_ids and not ignore_eos:
-            out.finish = "eos"
-            break
-        out.tokens.append(_token(token, logits, tokenizer, params))
-        _emit(out, stops.push(detokenizer.push(token)), show)
-        if stops.matched is not None:
-            out.finish = "stop"
-            break
-        if len(out.tokens) == params.max_tokens or engine.length == engine.context:
-            break
-        if params.temperature == 0 and params.logprobs is None:
-            token = engine.decode_greedy(token)  # the logits stay on the device
-        else:
-            logits = engine.decode(token)
-            token = sample(logits, params, step_rng(seed, len(out.tokens)))
-        out.decode_seconds = time.perf_counter() - began
+    handle = scheduler.submit(Request(tuple(prompt), replace(params, seed=seed), eos))
+    try:
+        for event in handle.events():
+            if isinstance(event, Finished):
+                if event.reason == "error":
+                    raise StrixhloError(event.message)
+                out.finish = event.reason
+                break
+            now = time.perf_counter()
+            if not out.prefill_seconds:
+                out.prefill_seconds, began = now - began, now
+            if event.token in eos:
+                continue
+            out.tokens.append(Token(event.token, tokenizer.token(event.token), event.logprob, event.top_logprobs))
+            out.decode_seconds = now - began
+            _emit(out, stops.push(detokenizer.push(event.token)), show)
+            if stops.matched is not None:
+                out.finish = "stop"
+                break
+    finally:
+        handle.cancel()
     if stops.matched is None:
         _emit(out, stops.push(detokenizer.finish()) + stops.finish(), show)
+        out.finish = "stop" if stops.matched is not None else out.finish
     return out
 
 
@@ -91,10 +95,3 @@ def _emit(out: Generation, piece: str, show: Callable[[str], None]) -> None:
     if piece:
         out.text += piece
         show(piece)
-
-
-def _token(token: int, logits: np.ndarray, tokenizer: BundleTokenizer, params: SamplingParams) -> Token:
-    text = tokenizer.token(token)
-    if params.logprobs is None:
-        return Token(token, text)
-    return Token(token, text, logprob(logits, token), tuple(top_logprobs(logits, params.logprobs)))

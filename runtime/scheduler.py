@@ -15,8 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -31,6 +33,8 @@ from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
 from .speculation import Candidate, Drafts, Speculation, closed
 from .token_bytes import canonical_bytes
+
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False)
@@ -87,6 +91,7 @@ class Scheduler:
         self._paused: deque[Sequence] = deque()  # preempted, oldest first
         self._running: list[Sequence] = []  # oldest first
         self._turn: deque[Sequence] = deque()  # whose prompt is next
+        self._jobs: deque[Callable[[], None]] = deque()
         self._change = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="scheduler", daemon=True)
@@ -111,6 +116,53 @@ class Scheduler:
             self._change.notify()
         return handle
 
+    def cached_prefix(self, ids: list[int]) -> tuple[tuple[int, ...], list[np.ndarray]]:
+        """What the prefix cache has of a text: the ids, which may have other boundaries, and their rows of the pools,
+        [layers, ids, width] each. Between two steps; any thread may ask."""
+
+        def read() -> tuple[tuple[int, ...], list[np.ndarray]]:
+            match = self.pool.match([*ids, 0], self._engine.context)
+            try:
+                return match.ids, self._engine.read_blocks(match.blocks)
+            finally:
+                self.pool.release(match.blocks)
+
+        return self._between_steps(read)
+
+    def insert_prefix(self, ids: list[int], rows: list[np.ndarray]) -> int:
+        """Put what `cached_prefix` gave into the prefix cache, as far as blocks are free; how many ids that are."""
+
+        def write() -> int:
+            size = self._engine.block_size
+            blocks: list[int] = []
+            chain = None
+            while len(blocks) * size < len(ids) and (block := self.pool.allocate()) is not None:
+                blocks.append(block)
+            self._engine.write_blocks(blocks, [r[:, : len(blocks) * size] for r in rows])
+            for i, block in enumerate(blocks):
+                chain = self.pool.register(block, ids[i * size : (i + 1) * size], chain)
+            self.pool.release(blocks)
+            return len(blocks) * size
+
+        return self._between_steps(write)
+
+    def _between_steps(self, work: Callable[[], _T]) -> _T:
+        """Run it on the thread that owns the engine and the pool."""
+        done: Future[_T] = Future()
+
+        def job() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+
+        with self._change:
+            if self._closed:
+                raise StrixhloError("the server is shutting down")
+            self._jobs.append(job)
+            self._change.notify()
+        return done.result()
+
     def state(self) -> tuple[list[Handle], int]:
         """(running, how many wait)."""
         with self._change:
@@ -134,13 +186,18 @@ class Scheduler:
     def _loop(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._waiting or self._running or self._paused or self._closed)
+                self._change.wait_for(
+                    lambda: self._waiting or self._running or self._paused or self._jobs or self._closed
+                )
                 self._drop_waiting()
                 for sequence in [s for s in (*self._running, *self._paused) if s.handle.cancelled]:
                     self._end(sequence, Finished("cancelled"))
-                if self._closed and not self._waiting:
+                if self._closed and not self._waiting and not self._jobs:
                     return
                 self._admit()
+                jobs, self._jobs = self._jobs, deque()
+            for job in jobs:
+                job()
             self._step()
 
     def _drop_waiting(self) -> None:

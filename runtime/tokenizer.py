@@ -34,9 +34,23 @@ class BundleTokenizer:
         """A plain prompt: the model's special tokens (BOS) are added where it wants them."""
         return self._ids(text, add_special_tokens=True)
 
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> str:
+        """A conversation, by the chat template, which writes all special tokens itself. answer: up to where the next
+        answer begins."""
+        return render_chat(
+            self.chat_template,
+            messages,
+            bos_token=self.bos_token,
+            eos_token=self.eos_token,
+            add_generation_prompt=answer,
+        )
+
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """A conversation, by the chat template; the template writes all special tokens itself."""
-        text = render_chat(self.chat_template, messages, bos_token=self.bos_token, eos_token=self.eos_token)
+        """The ids of a conversation."""
+        return self.encode_rendered(self.chat_text(messages))
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """The ids of what a chat template wrote."""
         return self._ids(text, add_special_tokens=False)
 
     def id_of_text(self, text: str) -> int | None:

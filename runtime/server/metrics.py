@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from .served import ServedModel
@@ -19,16 +19,20 @@ class _Queues(Collector):
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = models
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Running and waiting requests of each model."""
+    def collect(self) -> Iterator[Metric]:
+        """Running and waiting requests of each model, and what became of its drafts."""
         running = GaugeMetricFamily("strixhlo_requests_running", "Requests that generate", labels=["model"])
         waiting = GaugeMetricFamily("strixhlo_requests_waiting", "Requests in the queue", labels=["model"])
+        drafted = CounterMetricFamily("strixhlo_drafted_tokens", "Tokens guessed by speculation", labels=["model"])
+        accepted = CounterMetricFamily("strixhlo_accepted_tokens", "Of these, right ones", labels=["model"])
         for name, model in self._models.items():
+            if speculation := model.scheduler.speculation:
+                drafted.add_metric([name], speculation.drafted)
+                accepted.add_metric([name], speculation.accepted)
             now, later = model.scheduler.state()
             running.add_metric([name], len(now))
             waiting.add_metric([name], later)
-        yield running
-        yield waiting
+        yield from (running, waiting, drafted, accepted)
 
 
 class Metrics:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ...errors import StrixhloError
 from ..requests import Handle, Request
 from ..sampling import SamplingParams
+from ..speculation import Speculation
 from ..tokenizer import BundleTokenizer
 from .errors import ApiError
 from .schemas import ResponseFormat, Sampling
@@ -25,6 +26,8 @@ OFF = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "
 
 class SchedulerLike(Protocol):
     """What the server needs of a scheduler."""
+
+    speculation: Speculation | None
 
     def submit(self, request: Request) -> Handle:
         """Queue a request; QueueFull when too many wait."""
