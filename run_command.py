@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .bundle import open_bundle
-from .command_group import Progress, say_dim
+from .command_group import say_dim
 from .errors import StrixhloError
 from .sampling_options import sampling_options, sampling_params
 from .speculation_options import speculation_options
@@ -101,7 +101,7 @@ def run(
             for t in result.tokens:
                 best = "  ".join(f"{tokenizer.token(i)!r} {lp:.3f}" for i, lp in t.top)
                 click.echo(f"{t.id:>7} {t.text!r} {t.logprob:.4f}  {best}")
-    Progress().print(f"[dim]{summary(result, drafts, params.temperature > 0)}[/dim]")
+    say_dim(summary(result, drafts, params.temperature > 0))
     say_dim(f"memory peak: {peak}")
 
 

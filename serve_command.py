@@ -58,8 +58,7 @@ def serve(
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     from .runtime.batch_engine import BatchEngine
     from .runtime.cache_size import require_kv_dtype
-    from .runtime.load_plan import load_plans
-    from .runtime.loaded import new_speculation, open_draft, planned_draft
+    from .runtime.loaded import new_speculation, open_draft, planned_draft, plans_beside
     from .runtime.memory import budget_line, item_line, require_fit_together
     from .runtime.program import Program, read_build
     from .runtime.scheduler import Scheduler
@@ -84,7 +83,7 @@ def serve(
             raise StrixhloError("--draft goes with one served bundle, not with several")
         drafting = open_bundle(draft) if draft else None
         small = planned_draft(drafting, speculate, load_tokenizer(bundles[0]), target, limit, parallel)
-        plans = load_plans(built, small.budget.left if small else limit, ctx, parallel)
+        plans = plans_beside(small, built, limit, ctx, parallel)
         budgets = [plan.budget for plan in (*plans, small) if plan]
         require_fit_together(budgets)
         say_dim(budget_line(budgets))

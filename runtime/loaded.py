@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..bundle import Bundle
+from ..bundle import Build, Bundle
 from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .draft_model import DraftModel, check_same_tokens
@@ -45,8 +45,7 @@ def loaded(
     speculate: auto, lookup or none."""
     with ExitStack() as stack:
         small = planned_draft(draft, speculate, tokenizer, target, memory_limit, parallel=1)
-        left = memory_limit if small is None else small.budget.left
-        plan = load_plans([(bundle, read_build(bundle, target))], left, context)[0]
+        plan = plans_beside(small, [(bundle, read_build(bundle, target))], memory_limit, context)[0]
         say(budget_line([p.budget for p in (plan, small) if p]))
         program = stack.enter_context(Program(bundle, target, threads, plan=plan))
         engine = stack.enter_context(closing(BatchEngine(program)))
@@ -65,6 +64,21 @@ def planned_draft(
         raise StrixhloError(f"--draft goes with --speculate auto, not with {speculate}")
     check_same_tokens(tokenizer.tokenizer, load_tokenizer(draft.path).tokenizer)
     return load_plans([(draft, read_build(draft, target))], limit, parallel=parallel)[0]
+
+
+def plans_beside(
+    draft: LoadPlan | None,
+    programs: list[tuple[Bundle, Build]],
+    limit: int | None,
+    context: int | None,
+    parallel: int = 1,
+) -> list[LoadPlan]:
+    """`load_plans` with what a draft model leaves; the budgets name the whole amount."""
+    if draft is None:
+        return load_plans(programs, limit, context, parallel)
+    whole = draft.budget
+    plans = load_plans(programs, whole.left, context, parallel)
+    return [replace(p, budget=replace(p.budget, amount=whole.amount, source=whole.source)) for p in plans]
 
 
 def open_draft(

@@ -76,7 +76,11 @@ def test_breakers_are_tokens_that_contain_one() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    values=st.lists(st.sampled_from([-1.0, 0.0, 0.4, 1.1, 2.0]) | st.floats(-5, 5, width=32), min_size=1, max_size=30),
+    values=st.lists(
+        st.sampled_from([-1.0, 0.0, 0.4, 1.1, 2.0]) | st.integers(-500, 500).map(lambda n: n / 100),
+        min_size=1,
+        max_size=30,
+    ),
     threshold=st.sampled_from([0.0, 0.0123, 0.0987, 0.251, 0.6]),
     top_k=st.sampled_from([0, 5]),
 )
