@@ -29,15 +29,22 @@ def bundle(smollm2: Callable[[str], Bundle]) -> str:
 class Terminal:
     """A process in a pseudo-terminal: what it shows, and keys for it."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
+    def __init__(self, options: list[str], folder: Path) -> None:
         self._master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "NO_COLOR": ""}
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
         environment |= {"XDG_STATE_HOME": str(folder / "state"), "PROMPT_TOOLKIT_NO_CPR": "1"}
-        environment.pop("NO_COLOR")
+        environment.pop("NO_COLOR", None)
+        code = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        code += " runpy.run_module('strixhlo.cli', run_name='__main__', alter_sys=True)"  # so that Ctrl-C is a signal
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=environment, start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
-        )  # fmt: skip
+            [sys.executable, "-c", code, "chat", *options],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
         os.close(slave)
         self.shown = ""
         self._seen = 0
@@ -67,7 +74,7 @@ class Terminal:
 
 def test_in_a_terminal(bundle: str, tmp_path: Path) -> None:
     options = ["--temp", "0", "--threads", "1", "-n", "160", "--repetition-penalty", "1.3"]
-    terminal = Terminal([*COMMAND, bundle, *options], tmp_path)
+    terminal = Terminal([bundle, *options], tmp_path)
     try:
         prompt = r"\x1b\[\?2004h"  # bracketed paste is switched on: keys are read
         terminal.wait(prompt)
