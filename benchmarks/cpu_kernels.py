@@ -23,11 +23,12 @@ import numpy as np
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, GgufFormat
+from strixhlo.custom_kernels.cpu.weight_kernels import weight_kernel
+from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.custom_kernels.ops.launch import Launch
 from strixhlo.custom_kernels.toolchain import build_cpu_shared, find_clang
 
-FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
+TYPES = {"scale": "f16", "bias": "f16"}  # of affine formats, as MLX usually stores them
 READ = """
 #include <stdint.h>
 typedef uint64_t V __attribute__((ext_vector_type(8), aligned(8)));
@@ -54,13 +55,16 @@ def build_reader(cpu: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(built))
 
 
-def random_parts(fmt: GgufFormat, n: int, k: int) -> dict[str, np.ndarray]:
+def random_parts(format: str, n: int, k: int) -> dict[str, np.ndarray]:
     """Parts of an [n, k] weight with any codes and small scales."""
     rng = np.random.default_rng(0)
     parts = {}
-    for name, (shape, dtype) in fmt.parts(n, k).items():
-        if dtype == np.float16:
-            parts[name] = (rng.standard_normal(shape, dtype=np.float32) * 0.01).astype(np.float16)
+    for name, (shape, dtype) in FORMATS[format].parts(n, k).items():
+        if dtype.kind == "f":
+            as_stored = np.dtype(np.float16) if format.startswith("affine") else dtype
+            parts[name] = (rng.standard_normal(shape, dtype=np.float32) * 0.01).astype(as_stored)
+        elif name == "scale":
+            parts[name] = rng.integers(30, 120, shape).astype(np.int8)  # no NaN, E8M0 and E4M3 included
         else:
             parts[name] = rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8).view(dtype).reshape(shape)
     return parts
@@ -76,19 +80,22 @@ def in_one_workgroup_each(launches: tuple[Launch, ...], threads: int, n: int) ->
     """The last launch cut into one workgroup a thread: Python's cost per call is not the kernel's."""
     tile = -(-n // threads // 16) * 16
     matmul = launches[-1]
-    return (*launches[:-1], replace(matmul, scalars=(*matmul.scalars[:3], tile), workgroups=-(-n // tile)))
+    return (
+        *launches[:-1],
+        replace(matmul, scalars=(*matmul.scalars[:3], tile, *matmul.scalars[4:]), workgroups=-(-n // tile)),
+    )
 
 
-def one_row(fmt: GgufFormat, library: ctypes.CDLL, reader: ctypes.CDLL, threads: int, fast: bool) -> dict[str, float]:
+def one_row(format: str, library: ctypes.CDLL, reader: ctypes.CDLL, threads: int, fast: bool) -> dict[str, float]:
     """GB/s of the kernel and of a plain read of the same bytes."""
     n, k = 16384, 4096
-    parts = random_parts(fmt, n, k)
+    parts = random_parts(format, n, k)
     total = sum(part.nbytes for part in parts.values())
     words = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts.values()]).view(np.uint64)
     share = len(words) // threads
     pieces = [(ctypes.c_void_p(words.ctypes.data + 8 * share * i), ctypes.c_int64(share)) for i in range(threads)]
     buffers = {"x": np.random.default_rng(1).standard_normal((1, k)).astype(np.float32), **parts}
-    launches = in_one_workgroup_each(quantized_matmul_launches(fmt, 1, n, k, fast), threads, n)
+    launches = in_one_workgroup_each(quantized_matmul_launches(format, 1, n, k, fast, TYPES), threads, n)
     with ThreadPoolExecutor(threads) as pool:
         rounds = [
             (
@@ -101,10 +108,10 @@ def one_row(fmt: GgufFormat, library: ctypes.CDLL, reader: ctypes.CDLL, threads:
     return {"floor": floor, "kernel": kernel}
 
 
-def many_rows(fmt: GgufFormat, library: ctypes.CDLL, m: int, n: int, k: int, fast: bool) -> float:
+def many_rows(format: str, library: ctypes.CDLL, m: int, n: int, k: int, fast: bool) -> float:
     """10^9 multiply-adds per second of one thread."""
-    buffers = {"x": np.random.default_rng(1).standard_normal((m, k)).astype(np.float32), **random_parts(fmt, n, k)}
-    launches = quantized_matmul_launches(fmt, m, n, k, fast)
+    buffers = {"x": np.random.default_rng(1).standard_normal((m, k)).astype(np.float32), **random_parts(format, n, k)}
+    launches = quantized_matmul_launches(format, m, n, k, fast, TYPES)
     times = [seconds(lambda: run_launches(library, launches, buffers)) for _ in range(25)]
     return m * n * k / min(times) / 1e9
 
@@ -120,11 +127,12 @@ def main() -> None:
     print(f"{args.cpu} {' '.join(args.feature)}, {args.threads} threads")
     print("format mode | 1 row: read GB/s  kernel GB/s  ratio | GMAC/s a thread at 16 and 128 rows (1536 x 1536)")
     for name in args.format or FORMATS:
-        for mode, fast in (("8 bit", True), ("f32", False)):
-            row = one_row(FORMATS[name], library, reader, args.threads, fast)
-            many = [many_rows(FORMATS[name], library, m, 1536, 1536, fast) for m in (16, 128)]
+        modes = (("8 bit", True), ("f32", False)) if weight_kernel(name, TYPES).integer else (("f32", False),)
+        for mode, fast in modes:
+            row = one_row(name, library, reader, args.threads, fast)
+            many = [many_rows(name, library, m, 1536, 1536, fast) for m in (16, 128)]
             print(
-                f"{name:6} {mode:5} | {row['floor']:8.1f} {row['kernel']:12.1f} {row['kernel'] / row['floor']:11.2f}"
+                f"{name:12} {mode:5} | {row['floor']:8.1f} {row['kernel']:12.1f} {row['kernel'] / row['floor']:11.2f}"
                 f"      | {many[0]:8.1f} {many[1]:8.1f}",
                 flush=True,
             )

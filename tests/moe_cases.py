@@ -62,6 +62,8 @@ def expert_weights(format: str, experts: int, n: int, k: int, seed: int) -> Expe
             if name == "scale" and format.startswith(("mx", "nv")):
                 low, high = (118, 124) if format.startswith("mx") else (40, 70)  # E8M0, E4M3 near one
             parts[name] = rng.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
+            if name == "codes" and "fp8" in format:
+                parts[name][parts[name] & 127 == 127] = 0  # E4M3's NaN
         else:
             parts[name] = (rng.standard_normal(shape) * 0.05).astype(dtype)
     values = np.asarray(dequantize(FORMATS[format], {p: jnp.asarray(v) for p, v in parts.items()}))

@@ -1,6 +1,7 @@
 // Weight codes and 8-bit activations as vectors of bytes: RUNS runs of 32 at a time, 16 bytes of each in a 128-bit
 // lane.
 #pragma once
+#include "bit_stream.h"
 #include "formats.h"
 
 constexpr int RUNS = W / 4;
@@ -101,12 +102,99 @@ INLINE Codes add_planes(Codes codes, const int32_t* high, int64_t runs) {
 #endif
 }
 
-// Codes of `runs` runs at the start of `row`: unsigned, 0 .. 2^BITS - 1; signed bytes for 8 bits.
+// Nibbles whose order is natural (the low one first), 16 bytes a run -> Codes.
+INLINE Codes split_nibbles(B packed) {
+  const B low = packed & B(15), high = packed >> B(4);
+#if STRIXHLO_AVX512
+  const __m512i x = __builtin_bit_cast(__m512i, low), y = __builtin_bit_cast(__m512i, high);
+  return {__builtin_bit_cast(B, _mm512_unpacklo_epi8(x, y)), __builtin_bit_cast(B, _mm512_unpackhi_epi8(x, y))};
+#elif STRIXHLO_AVX2
+  const __m256i x = __builtin_bit_cast(__m256i, low), y = __builtin_bit_cast(__m256i, high);
+  return {__builtin_bit_cast(B, _mm256_unpacklo_epi8(x, y)), __builtin_bit_cast(B, _mm256_unpackhi_epi8(x, y))};
+#else
+  return {__builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+          __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+#endif
+}
+
+// E2M1 codes -> twice the number, plus 12.
+INLINE B doubled_e2m1(B codes) {
+  const B16 table = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+#if STRIXHLO_AVX512
+  const __m512i wide = _mm512_broadcast_i32x4(__builtin_bit_cast(__m128i, table));
+  return __builtin_bit_cast(B, _mm512_shuffle_epi8(wide, __builtin_bit_cast(__m512i, codes)));
+#elif STRIXHLO_AVX2
+  const __m256i wide = _mm256_broadcastsi128_si256(__builtin_bit_cast(__m128i, table));
+  return __builtin_bit_cast(B, _mm256_shuffle_epi8(wide, __builtin_bit_cast(__m256i, codes)));
+#else
+  B result;
+  UNROLL
+  for (int i = 0; i < 16; i++) result[i] = table[codes[i]];
+  return result;
+#endif
+}
+
+#if STRIXHLO_AVX512
+// 16-bit words of 4 runs of a stream, to 128-bit lanes: BITS of each run from the first or the second half of it.
+template <int BITS>
+INLINE B half_runs(__m512i bytes, __m512i more, int half) {
+  typedef uint16_t H __attribute__((ext_vector_type(32)));
+  H from;
+  UNROLL
+  for (int i = 0; i < 32; i++) from[i] = (i / 8 * 2 + half) * BITS + i % 8 % BITS;
+  const __m512i index = __builtin_bit_cast(__m512i, from);
+  if constexpr (BITS > 4) return __builtin_bit_cast(B, _mm512_permutex2var_epi16(bytes, index, more));
+  return __builtin_bit_cast(B, _mm512_permutexvar_epi16(index, bytes));
+}
+#endif
+
+// Codes of a stream of 2, 3, 5 or 6 bits, `runs` runs.
+template <int BITS, bool FULL>
+INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
+#if STRIXHLO_AVX512
+  const int words = BITS * int(FULL ? RUNS : runs);  // of 32 bits; nothing after them is read
+  const int first = words < 16 ? words : 16;
+  const __m512i bytes = _mm512_maskz_loadu_epi32(__mmask16((1u << first) - 1), p);
+  __m512i more = bytes;
+  if constexpr (BITS > 4) more = _mm512_maskz_loadu_epi32(__mmask16((1u << (words - first)) - 1), p + 64);
+  return {unpacked<BITS>(half_runs<BITS>(bytes, more, 0)), unpacked<BITS>(half_runs<BITS>(bytes, more, 1))};
+#elif STRIXHLO_AVX2
+  const auto lane = [&](int half) {
+    const uint8_t* at = p + half * 2 * BITS;
+    constexpr int LOW = 2 * BITS < 8 ? 2 * BITS : 8;
+    return _mm_set_epi64x(BITS > 4 ? int64_t(load_number<2 * BITS - LOW>(at + LOW)) : 0, int64_t(load_number<LOW>(at)));
+  };
+  const auto half = [&](int h) {
+    const __m128i second = FULL || runs == 2 ? lane(h + 2) : _mm_setzero_si128();
+    return unpacked<BITS>(__builtin_bit_cast(B, _mm256_set_m128i(second, lane(h))));
+  };
+  return {half(0), half(1)};
+#else
+  (void)runs;
+  return {stream_bytes<BITS>(p, 0), stream_bytes<BITS>(p, 16)};
+#endif
+}
+
+// Codes of `runs` runs at the start of `row`: unsigned, 0 .. 2^BITS - 1; signed bytes for 8 bits (of a stream: less
+// 128).
 template <class Fmt, bool FULL>
 INLINE Codes load_codes(const Parts& row, int64_t runs) {
-  if constexpr (Fmt::BITS == 8) return load_bytes<FULL>(row.codes, runs);
-  const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
-  Codes codes = {packed & B(15), packed >> B(4)};
-  if constexpr (Fmt::PLANES > 0) codes = add_planes<Fmt::PLANES, FULL>(codes, row.high, runs);
-  return codes;
+  if constexpr (Fmt::BITS == 8) {
+    const Codes codes = load_bytes<FULL>(row.codes, runs);
+    if constexpr (Fmt::LAYOUT == STREAM) return {codes.low ^ B(128), codes.high ^ B(128)};
+    return codes;
+  } else if constexpr (Fmt::LAYOUT == STREAM && Fmt::BITS != 4) {
+    return load_stream<Fmt::BITS, FULL>(row.codes, runs);
+  } else {
+    const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
+    if constexpr (Fmt::LAYOUT != PLANAR) {
+      const Codes codes = split_nibbles(packed);
+      if constexpr (Fmt::LAYOUT == FP4) return {doubled_e2m1(codes.low), doubled_e2m1(codes.high)};
+      return codes;
+    } else {
+      Codes codes = {packed & B(15), packed >> B(4)};
+      if constexpr (Fmt::PLANES > 0) codes = add_planes<Fmt::PLANES, FULL>(codes, row.high, runs);
+      return codes;
+    }
+  }
 }

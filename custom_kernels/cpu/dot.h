@@ -1,6 +1,7 @@
 // Integer dot products: four bytes of weights times four bytes of activations, added to each 32-bit lane.
 #pragma once
 #include "codes.h"
+#include "group_scales.h"
 
 #if STRIXHLO_AVX512 && defined(__AVX512VNNI__)
 #define STRIXHLO_VNNI 1
@@ -91,7 +92,7 @@ INLINE I dot_columns(I start, const int32_t (*w)[W], const int8_t* x) {
   return start;
 #else
   // Products of unsigned codes and activations can be summed in 16 bits this many times: 2 * 127 * code each.
-  constexpr int FITS = Fmt::BITS == 4 ? 8 : Fmt::BITS == 5 ? 4 : Fmt::BITS == 6 ? 2 : 1;
+  constexpr int FITS = Fmt::BITS <= 4 ? 8 : Fmt::BITS == 5 ? 4 : Fmt::BITS == 6 ? 2 : 1;
   constexpr int SUMMED = FITS < COUNT ? FITS : COUNT;
   UNROLL
   for (int i = 0; i < COUNT; i += SUMMED) {

@@ -5,12 +5,25 @@
 typedef uint8_t Bytes __attribute__((ext_vector_type(W)));
 
 INLINE F floats_of_e4m3(Bytes bytes) {
+#if !STRIXHLO_PLAIN  // its fields where a float16 has them: that is 2^-8 of it
+  typedef int8_t Signed __attribute__((ext_vector_type(W)));
+  typedef int16_t H __attribute__((ext_vector_type(W)));
+  const H wide = __builtin_convertvector(__builtin_bit_cast(Signed, bytes), H);
+  const H half = (wide << H(7)) & H(int16_t(0xbfff));
+#if STRIXHLO_AVX512
+  const F value = F(_mm512_cvtph_ps(__builtin_bit_cast(__m256i, half))) * 256.0f;
+#else
+  const F value = F(_mm256_cvtph_ps(__builtin_bit_cast(__m128i, half))) * 256.0f;
+#endif
+  return __builtin_elementwise_abs(value) == 480.0f ? F(__builtin_nanf("")) : value;
+#else
   const I all = __builtin_convertvector(bytes, I), magnitude = all & 0x7f;
   const I normal = (magnitude << 20) + (120 << 23);
   const I subnormal = bits_of(to_float(magnitude) * 0x1p-9f);
   const I finite = magnitude >= 8 ? normal : subnormal;
   const I bits = magnitude == 0x7f ? I(0x7fc00000) : finite;
   return float_of(bits | ((all & 0x80) << 24));
+#endif
 }
 
 // Rounds to nearest, ties to even; too large becomes 448, NaN stays NaN.

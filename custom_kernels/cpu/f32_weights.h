@@ -1,6 +1,7 @@
 // Weights as float32 vectors: one way to read each quantized format, and each dense dtype.
 #pragma once
-#include "formats.h"
+#include "bit_stream.h"
+#include "group_scales.h"
 
 constexpr int PER_RUN = RUN / W;  // vectors of one run
 
@@ -9,9 +10,11 @@ template <class Fmt>
 struct QuantizedWeight {
   using Row = Parts;
   static constexpr bool RAGGED = false;  // K is a multiple of 32
+  // Whether a run adds something after the scale. (Codes of a stream count from 0: minus zero is a minimum.)
+  static constexpr bool ADDS = Fmt::MINIMUM || (Fmt::LAYOUT == STREAM && Fmt::ZERO != 0);
   // What W runs of a row share, decoded at once.
   struct Groups {
-    alignas(64) float scale[Fmt::GROUPS][W], minimum[W];
+    alignas(64) float scale[Fmt::GROUPS][W], minimum[Fmt::GROUPS][W];
   };
   Parts parts;
   int64_t K;
@@ -20,10 +23,12 @@ struct QuantizedWeight {
   INLINE_MEMBER static void load_groups(const Row& start, int64_t run, int64_t runs, Groups& groups) {
     const Parts at = after<Fmt>(start, run);
     const GroupValues scale = runs == W ? scales<Fmt, true>(at, W) : scales<Fmt, false>(at, runs);
+    GroupValues minimum = {scale.first * float(-Fmt::ZERO), scale.second * float(-Fmt::ZERO)};
+    if constexpr (Fmt::MINIMUM) minimum = runs == W ? minima<Fmt, true>(at, W) : minima<Fmt, false>(at, runs);
     store(groups.scale[0], scale.first);
+    if constexpr (ADDS) store(groups.minimum[0], minimum.first);
     if constexpr (Fmt::GROUPS == 2) store(groups.scale[1], scale.second);
-    if constexpr (Fmt::MINIMUM)
-      store(groups.minimum, runs == W ? minima<Fmt, true>(at, W) : minima<Fmt, false>(at, runs));
+    if constexpr (Fmt::GROUPS == 2 && ADDS) store(groups.minimum[1], minimum.second);
     __builtin_prefetch(advance(at.scale, PREFETCH / 8));
     if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(at.minimum, PREFETCH / 8));
   }
@@ -34,11 +39,33 @@ struct QuantizedWeight {
     const int32_t* high = Fmt::PLANES > 0 ? start.high + run * Fmt::PLANES : nullptr;
     __builtin_prefetch(at + PREFETCH);
     if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(high, PREFETCH / 4));
-    const F minimum = Fmt::MINIMUM ? splat(groups.minimum[i]) : F(0.0f);
+    F scale[PER_RUN], minimum[PER_RUN];
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const int group = v * Fmt::GROUPS / PER_RUN;
+      scale[v] = splat(groups.scale[group][i]);
+      minimum[v] = ADDS ? splat(groups.minimum[group][i]) : F(0.0f);
+    }
+    if constexpr (Fmt::LAYOUT == PLANAR)
+      decode_planar(at, high, scale, minimum, w);
+    else if constexpr (Fmt::LAYOUT == STREAM)
+      decode_stream(at, scale, minimum, w);
+    else if constexpr (Fmt::LAYOUT == FP4)
+      decode_fp4(at, scale, w);
+    else
+      UNROLL
+    for (int v = 0; v < PER_RUN; v++) w[v] = floats_of_e4m3(load<Bytes>(at + v * W)) * scale[v];
+  }
+
+ private:
+  using Values = F[PER_RUN];
+
+  INLINE_MEMBER static void decode_planar(const uint8_t* at, const int32_t* high, const Values& scale,
+                                          const Values& minimum, Values& w) {
 #if STRIXHLO_AVX512
     if constexpr (Fmt::BITS == 4) {  // the 16 weights that a group can have, picked by code
-      const F values = to_float(lane_index() - Fmt::ZERO), scale = splat(groups.scale[0][i]);
-      const F table = Fmt::MINIMUM ? fma(values, scale, minimum) : values * scale;
+      const F values = to_float(lane_index() - Fmt::ZERO);
+      const F table = Fmt::MINIMUM ? fma(values, scale[0], minimum[0]) : values * scale[0];
       const __m512i packed = _mm512_cvtepu8_epi32(load<__m128i>(at));
       w[0] = _mm512_permutexvar_ps(packed, table);  // looks at the low 4 bits only
       w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(packed, 4), table);
@@ -47,13 +74,49 @@ struct QuantizedWeight {
 #endif
     UNROLL
     for (int v = 0; v < PER_RUN; v++) {
-      const F code = to_float(codes(at, high, v)), scale = splat(groups.scale[v * Fmt::GROUPS / PER_RUN][i]);
-      w[v] = Fmt::MINIMUM ? fma(code, scale, minimum) : code * scale;
+      const F code = to_float(codes(at, high, v));
+      w[v] = Fmt::MINIMUM ? fma(code, scale[v], minimum[v]) : code * scale[v];
     }
   }
 
- private:
-  // Codes minus zero of weights v * W .. of a run.
+  INLINE_MEMBER static void decode_stream(const uint8_t* at, const Values& scale, const Values& minimum, Values& w) {
+    constexpr int LARGEST = (1 << Fmt::BITS) - 1;
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const I code = stream_codes<Fmt::BITS>(at, v);
+#if STRIXHLO_AVX512
+      if constexpr (Fmt::BITS <= 4) {  // as above; whatever is above a short code picks the same weight
+        const F table = fma(to_float(lane_index() & LARGEST), scale[v], minimum[v]);
+        w[v] = _mm512_permutexvar_ps(__builtin_bit_cast(__m512i, code), table);
+        continue;
+      }
+#endif
+      w[v] = fma(to_float(code & LARGEST), scale[v], minimum[v]);
+    }
+  }
+
+  // The scales are half of what is stored, so that the table holds whole numbers.
+  INLINE_MEMBER static void decode_fp4(const uint8_t* at, const Values& scale, Values& w) {
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const I code = stream_codes<4>(at, v);
+#if STRIXHLO_AVX512
+      const F table = F{0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12} * scale[v];
+      w[v] = _mm512_permutexvar_ps(__builtin_bit_cast(__m512i, code), table);
+#elif STRIXHLO_AVX2
+      const F table = F{0, 1, 2, 3, 4, 6, 8, 12} * scale[v];  // picked by the low 3 bits
+      const F magnitude = _mm256_permutevar8x32_ps(table, __builtin_bit_cast(__m256i, code));
+      w[v] = float_of(bits_of(magnitude) ^ ((code & 8) << 28));
+#else
+      constexpr float NUMBERS[16] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
+      UNROLL
+      for (int i = 0; i < W; i++) w[v][i] = NUMBERS[code[i] & 15];
+      w[v] *= scale[v];
+#endif
+    }
+  }
+
+  // Codes minus zero of weights v * W .. of a planar run.
   INLINE_MEMBER static I codes(const uint8_t* at, const int32_t* high, int v) {
     typedef uint8_t U __attribute__((ext_vector_type(W)));
     typedef int8_t C __attribute__((ext_vector_type(W)));

@@ -69,7 +69,11 @@ INLINE void store_half(uint16_t* p, F v) {
 
 INLINE F load_bfloat(const uint16_t* p) { return float_of(__builtin_convertvector(load<Halves>(p), I) << 16); }
 INLINE F load_bfloat_part(const uint16_t* p, int64_t n) {
+#if STRIXHLO_AVX512
+  const auto v = __builtin_bit_cast(Halves, _mm256_maskz_loadu_epi16(__mmask16((1u << n) - 1), p));
+#else
   Halves v = 0;
   for (int i = 0; i < n; i++) v[i] = p[i];
-  return load_bfloat(reinterpret_cast<const uint16_t*>(&v));
+#endif
+  return float_of(__builtin_convertvector(v, I) << 16);
 }

@@ -11,7 +11,7 @@ template <class Fmt>
 struct Int8Tile {
   alignas(64) int32_t codes[CHUNK_RUNS * RUN / 4][W];
   alignas(64) float scale[CHUNK_RUNS * Fmt::GROUPS][W];
-  alignas(64) float minimum[Fmt::MINIMUM ? CHUNK_RUNS : 1][W];
+  alignas(64) float minimum[Fmt::MINIMUM ? CHUNK_RUNS * Fmt::GROUPS : 1][W];
 };
 
 // What the activations add to each group, the same for all weight rows.
@@ -19,7 +19,7 @@ template <class Fmt>
 struct GroupSums {
   static constexpr bool ZERO = zero_of<Fmt>() != 0;
   int32_t start[ZERO ? BLOCK_ROWS : 1][CHUNK_RUNS * Fmt::GROUPS];  // minus zero * activations
-  float total[Fmt::MINIMUM ? BLOCK_ROWS : 1][CHUNK_RUNS];          // the activations, in float
+  float total[Fmt::MINIMUM ? BLOCK_ROWS : 1][CHUNK_RUNS * Fmt::GROUPS];  // the activations, in float
 };
 
 // Four rows' values per group, as columns.
@@ -49,19 +49,26 @@ static void fill(Int8Tile<Fmt>& tile, const Parts& weight, int64_t K, int64_t co
     }
     for (int64_t at = 0; at < runs; at += W) {
       const int64_t left = min(runs - at, W);
-      F scale[2][4], minimum[4];
+      F scale[2][4], minimum[2][4];
       UNROLL
       for (int r = 0; r < 4; r++) {
         const Parts row = after<Fmt>(rows[r], at);
         const GroupValues values = left == W ? scales<Fmt, true>(row, W) : scales<Fmt, false>(row, left);
         scale[0][r] = values.first;
         scale[1][r] = values.second;
-        if constexpr (Fmt::MINIMUM) minimum[r] = left == W ? minima<Fmt, true>(row, W) : minima<Fmt, false>(row, left);
+        if constexpr (Fmt::MINIMUM) {
+          const GroupValues added = left == W ? integer_minima<Fmt, true>(row, W, values)
+                                              : integer_minima<Fmt, false>(row, left, values);
+          minimum[0][r] = added.first;
+          minimum[1][r] = added.second;
+        }
       }
       UNROLL
-      for (int g = 0; g < Fmt::GROUPS; g++)
+      for (int g = 0; g < Fmt::GROUPS; g++) {
         store_groups(&tile.scale[at * Fmt::GROUPS + g], first, scale[g], left, Fmt::GROUPS);
-      if constexpr (Fmt::MINIMUM) store_groups(&tile.minimum[at], first, minimum, left, 1);
+        if constexpr (Fmt::MINIMUM)
+          store_groups(&tile.minimum[at * Fmt::GROUPS + g], first, minimum[g], left, Fmt::GROUPS);
+      }
     }
   }
 }
@@ -72,6 +79,7 @@ static void fill(GroupSums<Fmt>& sums, const Activations& x, int64_t rows, int64
   typedef int32_t I8 __attribute__((ext_vector_type(8)));
   typedef int32_t I16 __attribute__((ext_vector_type(16)));
   typedef float F8 __attribute__((ext_vector_type(8)));
+  typedef float F16 __attribute__((ext_vector_type(16)));
   for (int64_t m = 0; m < rows; m++) {
     const Activations xm = row_of(x, m);
     I16 halves;
@@ -87,7 +95,12 @@ static void fill(GroupSums<Fmt>& sums, const Activations& x, int64_t rows, int64
                      __builtin_shufflevector(halves, halves, 1, 3, 5, 7, 9, 11, 13, 15);
     if constexpr (GroupSums<Fmt>::ZERO && Fmt::GROUPS == 2) store(sums.start[m], halves * -zero_of<Fmt>());
     if constexpr (GroupSums<Fmt>::ZERO && Fmt::GROUPS == 1) store(sums.start[m], whole * -zero_of<Fmt>());
-    if constexpr (Fmt::MINIMUM) store(sums.total[m], __builtin_convertvector(whole, F8) * scale);
+    if constexpr (Fmt::MINIMUM && Fmt::GROUPS == 1)
+      store(sums.total[m], __builtin_convertvector(whole, F8) * scale);
+    if constexpr (Fmt::MINIMUM && Fmt::GROUPS == 2) {
+      const auto both = __builtin_shufflevector(scale, scale, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+      store(sums.total[m], __builtin_convertvector(halves, F16) * both);
+    }
   }
 }
 
@@ -117,10 +130,12 @@ INLINE void multiply(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, cons
         acc[i] = fma(to_float(product), scale * splat(x.scale[i * (x.K / RUN) + run + r]), acc[i]);
       }
     }
-    if constexpr (Fmt::MINIMUM) {
-      const F minimum = load<F>(tile.minimum[r]);
+    UNROLL
+    for (int g = 0; Fmt::MINIMUM && g < Fmt::GROUPS; g++) {
+      const int64_t group = r * Fmt::GROUPS + g;
+      const F minimum = load<F>(tile.minimum[group]);
       UNROLL
-      for (int i = 0; i < M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][r]), acc[i]);
+      for (int i = 0; i < M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][group]), acc[i]);
     }
   }
   UNROLL

@@ -30,6 +30,14 @@ INLINE I spread_sums(const int32_t* sums, int64_t runs) {
 #endif
 }
 
+// What is added per group where codes are those of `load_codes`: 8-bit codes of a stream are 128 less there.
+template <class Fmt, bool FULL>
+INLINE GroupValues integer_minima(const Parts& row, int64_t runs, const GroupValues& scale) {
+  GroupValues values = minima<Fmt, FULL>(row, runs);
+  if constexpr (Fmt::LAYOUT == STREAM && Fmt::BITS == 8) values.first = fma(scale.first, F(128.0f), values.first);
+  return values;
+}
+
 // RUNS runs, the STEP-th of a chunk, of R weight rows and M activation rows.
 template <class Fmt, int R, int M, int STEP, bool FULL>
 INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Activations& x,
@@ -70,8 +78,7 @@ template <class Fmt, int R, int M, bool FULL>
 INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, int64_t run, int64_t runs) {
   Parts rows[R];
   F by_group[Fmt::GROUPS][M][R];
-  GroupValues scale[R];
-  F minimum[R];
+  GroupValues scale[R], minimum[R];
   UNROLL
   for (int r = 0; r < R; r++) {
     rows[r] = after<Fmt>(all[r], run);
@@ -79,7 +86,7 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
     __builtin_prefetch(advance(rows[r].scale, PREFETCH / 8));
     if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(rows[r].high, PREFETCH / 4));
     if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(rows[r].minimum, PREFETCH / 8));
-    if constexpr (Fmt::MINIMUM) minimum[r] = minima<Fmt, FULL>(rows[r], runs);
+    if constexpr (Fmt::MINIMUM) minimum[r] = integer_minima<Fmt, FULL>(rows[r], runs, scale[r]);
   }
   UNROLL
   for (int m = 0; m < M; m++) {
@@ -94,9 +101,16 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
       const int32_t* sums = xm.sum + run * 2;
       const I a = FULL ? load<I>(sums) : load_part(sums, min(2 * runs, W));
       const I b = FULL ? load<I>(sums + W) : load_part(sums + W, max(2 * runs - W, 0));
-      const F total = to_float(evens(a, b) + odds(a, b)) * xs;
-      UNROLL
-      for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r], acc[m][r]);
+      if constexpr (Fmt::GROUPS == 1) {
+        const F total = to_float(evens(a, b) + odds(a, b)) * xs;
+        UNROLL
+        for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r].first, acc[m][r]);
+      } else {
+        const F first = to_float(evens(a, b)) * xs, second = to_float(odds(a, b)) * xs;
+        UNROLL
+        for (int r = 0; r < R; r++)
+          acc[m][r] = fma(second, minimum[r].second, fma(first, minimum[r].first, acc[m][r]));
+      }
     }
   }
   if constexpr (FULL) {

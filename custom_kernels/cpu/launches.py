@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from ..ops.cache_types import ARRAY
-from ..ops.formats_gguf import RUN, GgufFormat
+from ..ops.formats import FORMATS
+from ..ops.formats_gguf import RUN
 from ..ops.launch import DYNAMIC, Dimension, Launch, Output
+from .weight_kernels import weight_kernel
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
 WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
@@ -23,20 +26,22 @@ def rows_per_workgroup(n: int) -> int:
     return ROW_ALIGN * max(1, _ceil_div(n, ROW_ALIGN * WORKGROUPS))
 
 
-def _matmul(symbol: str, inputs: tuple[str, ...], m: int, n: int, k: int) -> Launch:
+def _matmul(symbol: str, inputs: tuple[str, ...], m: int, n: int, k: int, scalars: tuple[int, ...] = ()) -> Launch:
     tile_n = rows_per_workgroup(n)
-    return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n), _ceil_div(n, tile_n))
+    return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n, *scalars), _ceil_div(n, tile_n))
 
 
-def quantized_matmul_launches(fmt: GgufFormat, m: int, n: int, k: int, fast: bool) -> tuple[Launch, ...]:
+def quantized_matmul_launches(
+    format: str, m: int, n: int, k: int, fast: bool, dtypes: Mapping[str, str]
+) -> tuple[Launch, ...]:
     """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
 
     fast: the activations are rounded to 8 bits per 32 columns first (a launch of its own), and the dot products are
-    integer; otherwise everything is float32.
+    integer, if the format's codes are integers; otherwise everything is float32. dtypes: of the weight's parts.
     """
-    parts = tuple(fmt.parts(n, k))
-    if not fast:
-        return (_matmul(f"strixhlo_qmm_{fmt.name}_f32", ("x", *parts), m, n, k),)
+    parts, kernel = tuple(FORMATS[format].parts(n, k)), weight_kernel(format, dtypes)
+    if not (fast and kernel.integer):
+        return (_matmul(f"strixhlo_qmm_{kernel.name}_f32", ("x", *parts), m, n, k, kernel.scalars),)
     outputs = (
         Output("xq", (m, k), "i8"),
         Output("xs", (m, k // RUN), "f32"),
@@ -44,7 +49,8 @@ def quantized_matmul_launches(fmt: GgufFormat, m: int, n: int, k: int, fast: boo
     )
     row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
     quantize = Launch("strixhlo_quantize_rows", ("x",), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
-    return quantize, _matmul(f"strixhlo_qmm_{fmt.name}_int8", ("xq", "xs", "xsum", *parts), m, n, k)
+    symbol = f"strixhlo_qmm_{kernel.name}_int8"
+    return quantize, _matmul(symbol, ("xq", "xs", "xsum", *parts), m, n, k, kernel.scalars)
 
 
 def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...]:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..ops.formats_gguf import GGUF_FORMATS
+from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
+from .weight_kernels import WeightKernel, weight_kernel
 
 SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_EXPERTS = 512
 DENSE = ("f32", "f16", "bf16")
 
 
-def _has_kernel(format: str) -> bool:
-    """Whether `strixhlo_moe_rows_<format>` exists: dense weights, and GGUF's formats of 4 bits or more."""
-    return format in DENSE or (format in GGUF_FORMATS and GGUF_FORMATS[format].bits >= 4)
+def _kernel(format: str, names: tuple[str, ...], types: OperandTypes) -> WeightKernel | None:
+    """How `strixhlo_moe_rows_*` reads a weight whose parts are the first of `types`; None where it does not."""
+    if format in DENSE:
+        return WeightKernel(format)
+    dtypes = {name: dtype for name, (_, dtype) in zip(names, types, strict=False)}
+    return weight_kernel(format, dtypes) if format in FORMATS else None
 
 
 def _row_tile(rows: int) -> int:
@@ -41,23 +45,24 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
 
 
 def _rows(
-    format: str, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, stride: int
+    kernel: WeightKernel, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, stride: int
 ) -> Launch:
     """x sorted [pairs, k] (stride 0: one row that all share) times each row's expert -> [pairs, n]."""
     tile_n = rows_per_workgroup(n)
-    scalars = (k, stride, experts, n, tile_n)
+    scalars = (*kernel.scalars, k, stride, experts, n, tile_n)
     output = Output(out, (pairs, n), "f32")
-    return Launch(f"strixhlo_moe_rows_{format}", inputs, (output,), scalars, _ceil_div(n, tile_n))
+    return Launch(f"strixhlo_moe_rows_{kernel.name}", inputs, (output,), scalars, _ceil_div(n, tile_n))
 
 
 def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """Gather the rows (unless there is only one token), both matmuls, the activation."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
-    if not _has_kernel(format):
-        return None
     n = types[5][0][0] // experts
     names = part_names(format, n, columns)
+    gate_kernel, up_kernel = (_kernel(format, names, types[5 + i * len(names) :]) for i in range(2))
+    if gate_kernel is None or up_kernel is None:
+        return None
     gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
     biases = ("gate_bias", "up_bias") if biased else ()
     launches: tuple[Launch, ...] = ()
@@ -70,7 +75,8 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering 
         launches = (Launch("strixhlo_moe_gather", inputs, gathered, scalars, _ceil_div(pairs, tile)),)
     shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns, "stride": columns if t > 1 else 0}
     launches += tuple(
-        _rows(format, (x, "offsets", *parts), out, **shape) for parts, out in ((gate, "gate"), (up, "up"))
+        _rows(kernel, (x, "offsets", *parts), out, **shape)
+        for kernel, parts, out in ((gate_kernel, gate, "gate"), (up_kernel, up, "up"))
     )
     tile = _row_tile(pairs)
     merged = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
@@ -84,12 +90,14 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | N
     """The matmul over sorted rows, then the weighted sum of each token's experts."""
     (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
     format, biased = attributes["format"], attributes["biased"]
-    if not _has_kernel(format):
-        return None
     n = types[7][0][0] // experts
-    parts = tuple(f"down.{name}" for name in part_names(format, n, columns))
+    names = part_names(format, n, columns)
+    kernel = _kernel(format, names, types[7:])
+    if kernel is None:
+        return None
+    parts = tuple(f"down.{name}" for name in names)
     bias = ("bias",) if biased else ()
-    rows = _rows(format, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns, stride=columns)
+    rows = _rows(kernel, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns, stride=columns)
     tile = _row_tile(t)
     inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
     combined = (Output("y", (t, n), "f32"),)

@@ -30,10 +30,10 @@ INLINE void moe_rows(const float* x, int64_t x_stride, const int32_t* offsets, c
 }
 
 #define MOE_SCALARS int64_t K, int64_t x_stride, int64_t experts, int64_t N, int64_t tile_n, int64_t wg
-#define MOE_QUANTIZED(name, Fmt)                                                                                       \
-  KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets), PARTS_OF_##Fmt,               \
-                                  BUFFER(float, y), MOE_SCALARS) {                                                     \
-    moe_rows(AT(x), x_stride, AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##Fmt, K}, AT(y), experts, N, tile_n, wg);     \
+#define MOE_QUANTIZED(name, Fmt, KIND)                                                                                 \
+  KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets), PARTS_OF_##KIND,              \
+                                  BUFFER(float, y), SCALARS_OF_##KIND MOE_SCALARS) {                                   \
+    moe_rows(AT(x), x_stride, AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), experts, N, tile_n, wg);    \
   }
 FOR_EACH_FORMAT(MOE_QUANTIZED)
 

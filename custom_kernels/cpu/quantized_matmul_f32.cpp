@@ -2,9 +2,9 @@
 #include "f32_matmul.h"
 #include "operands.h"
 
-#define F32_MATMUL(name, Fmt)                                                                                      \
-  KERNEL strixhlo_qmm_##name##_f32(BUFFER(const float, x), PARTS_OF_##Fmt, BUFFER(float, y), int64_t M, int64_t N, \
-                                   int64_t K, int64_t tile_n, int64_t wg) {                                        \
-    f32_matmul(AT(x), QuantizedWeight<Fmt>{PARTS_AT_##Fmt, K}, AT(y), M, N, tile_n, wg);                           \
+#define F32_MATMUL(name, Fmt, KIND)                                                                               \
+  KERNEL strixhlo_qmm_##name##_f32(BUFFER(const float, x), PARTS_OF_##KIND, BUFFER(float, y), int64_t M, int64_t N, \
+                                   int64_t K, int64_t tile_n, SCALARS_OF_##KIND int64_t wg) {                     \
+    f32_matmul(AT(x), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), M, N, tile_n, wg);                         \
   }
 FOR_EACH_FORMAT(F32_MATMUL)

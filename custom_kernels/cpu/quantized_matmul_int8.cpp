@@ -27,10 +27,10 @@ static void int8_matmul(const Activations& x, const Parts& weight, float* y, int
   }
 }
 
-#define INT8_MATMUL(name, Fmt)                                                                                         \
+#define INT8_MATMUL(name, Fmt, KIND)                                                                                   \
   KERNEL strixhlo_qmm_##name##_int8(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum),    \
-                                    PARTS_OF_##Fmt, BUFFER(float, y), int64_t M, int64_t N, int64_t K, int64_t tile_n, \
-                                    int64_t wg) {                                                                      \
-    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, PARTS_AT_##Fmt, AT(y), M, N, tile_n, wg);                          \
+                                    PARTS_OF_##KIND, BUFFER(float, y), int64_t M, int64_t N, int64_t K, int64_t tile_n, \
+                                    SCALARS_OF_##KIND int64_t wg) {                                                    \
+    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, PARTS_AT_##KIND, AT(y), M, N, tile_n, wg);                         \
   }
-FOR_EACH_FORMAT(INT8_MATMUL)
+FOR_EACH_INTEGER_FORMAT(INT8_MATMUL)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..ops.cache_types import STORED
-from ..ops.formats_gguf import GGUF_FORMATS
+from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
 from .launches import (
     argmax_launches,
@@ -21,12 +21,11 @@ from .moe_launches import moe_down, moe_gate_up, moe_route
 def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
     """Op name -> rule. fast: activations are rounded to 8 bits before a quantized matmul."""
 
-    def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-        fmt = GGUF_FORMATS.get(attributes["format"])
-        if fmt is None or fmt.bits < 4:
-            return None
-        (m, k), n = types[0][0], types[1][0][0]
-        return Lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, fast), ("y",))
+    def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+        format, (m, k), n = attributes["format"], types[0][0], types[1][0][0]
+        parts = tuple(FORMATS[format].parts(n, k))
+        dtypes = {name: dtype for name, (_, dtype) in zip(parts, types[1:], strict=True)}
+        return Lowering(("x", *parts), quantized_matmul_launches(format, m, n, k, fast, dtypes), ("y",))
 
     return {
         "quantized_matmul": quantized_matmul,

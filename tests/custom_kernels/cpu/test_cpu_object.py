@@ -18,7 +18,8 @@ from strixhlo.custom_kernels.cpu.launches import (
     kv_append_launches,
     quantized_matmul_launches,
 )
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
+from strixhlo.custom_kernels.cpu.weight_kernels import weight_kernel
+from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.errors import StrixhloError
 
 
@@ -27,12 +28,12 @@ def readelf(path: Path, *flags: str) -> str:
 
 
 def all_symbols() -> set[str]:
+    types = {"scale": "f16", "bias": "f16"}
     launches = [
         launch
-        for fmt in GGUF_FORMATS.values()
-        if fmt.bits >= 4
+        for name in FORMATS
         for fast in (False, True)
-        for launch in quantized_matmul_launches(fmt, 1, 16, 256, fast)
+        for launch in quantized_matmul_launches(name, 1, 16, 256, fast, types)
     ]
     for dtype in ("f32", "f16", "bf16"):
         launches += dense_matmul_launches(dtype, 1, 16, 32)
@@ -53,10 +54,8 @@ def all_symbols() -> set[str]:
         )
     launches += argmax_launches(1, 16)
     moe = {f"strixhlo_moe_{name}" for name in ("route", "gather", "activate", "combine")}
-    moe |= {
-        f"strixhlo_moe_rows_{name}"
-        for name in ("f32", "f16", "bf16", *(n for n, f in GGUF_FORMATS.items() if f.bits >= 4))
-    }
+    readers = {weight_kernel(name, types).name for name in FORMATS} | {"f32", "f16", "bf16"}
+    moe |= {f"strixhlo_moe_rows_{name}" for name in readers}
     return moe | {launch.symbol for launch in launches}
 
 

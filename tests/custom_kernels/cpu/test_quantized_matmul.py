@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 import pytest
+from quantized_weights import CASES, GGUF_CASES, Case, first_rows, random_weight
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
-from strixhlo.custom_kernels.ops.formats import dequantize
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, RUN, GgufFormat, pack_codes
+from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
+from strixhlo.custom_kernels.ops.formats_gguf import RUN, pack_codes
 
-FORMATS = {name: fmt for name, fmt in GGUF_FORMATS.items() if fmt.bits >= 4}
-ROWS = 67  # of the weights made here; tests use the first n
+MODES = [(name, fast) for name, case in CASES.items() for fast in (False, True) if case.integer or not fast]
+BY_MODE = pytest.mark.parametrize(("name", "fast"), MODES, ids=[f"{n}-{'int8' if f else 'f32'}" for n, f in MODES])
 MANY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 127, 128)
-
-
-def columns_of(fmt: GgufFormat) -> tuple[int, ...]:
-    return (256, 768) if fmt.super_group else (32, 96, 480, 576)
-
-
-def random_scales(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Mostly ordinary float16 scales, with zeros, subnormal ones and large ones among them."""
-    scales = rng.standard_normal(shape) * 0.01
-    kind = rng.integers(0, 40, shape)
-    scales = np.where(kind == 0, 0.0, np.where(kind == 1, scales * 2.0**-14, np.where(kind == 2, scales * 100, scales)))
-    return scales.astype(np.float16)
-
-
-@lru_cache(maxsize=64)
-def weight(name: str, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Parts of a random [ROWS, k] weight with every code in it, and its values in float64."""
-    fmt = FORMATS[name]
-    rng = np.random.default_rng([k, fmt.bits, fmt.group])
-    low, high = (-128, 128) if fmt.bits == 8 else (0, 1 << fmt.bits)
-    codes = rng.integers(low, high, (ROWS, k))
-    codes[0, : min(k, high - low)] = np.arange(low, high)[:k]
-    packed = pack_codes(codes.astype(np.int8), fmt.bits)
-    parts = {}
-    for part, (shape, dtype) in fmt.parts(ROWS, k).items():
-        if part in packed:
-            parts[part] = np.ascontiguousarray(packed[part]).reshape(shape)
-        elif dtype == np.int8:
-            parts[part] = rng.integers(-128, 128, shape).astype(np.int8)
-        else:
-            parts[part] = random_scales(rng, shape)
-    return parts, np.asarray(dequantize(fmt, parts)).astype(np.float64)
 
 
 def activations(m: int, k: int) -> np.ndarray:
@@ -78,13 +46,13 @@ class Matmul:
     def __init__(self, kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> None:
         self.kernels, self.fenced, self.guarded = kernels, fenced, guarded
 
-    def __call__(self, fmt: GgufFormat, x: np.ndarray, n: int, *, fast: bool) -> dict[str, np.ndarray]:
+    def __call__(self, case: Case, x: np.ndarray, n: int, *, fast: bool) -> dict[str, np.ndarray]:
         m, k = x.shape
-        parts, _ = weight(fmt.name, k)
+        parts = first_rows(case, random_weight(case, k)[0], n, k)
         y, check = self.guarded((m, n))
-        inputs = {name: self.fenced(part[:n]) for name, part in parts.items()}
+        inputs = {name: self.fenced(part) for name, part in parts.items()}
         buffers = {"x": self.fenced(x), **inputs, "y": y}
-        run_launches(self.kernels, quantized_matmul_launches(fmt, m, n, k, fast), buffers)
+        run_launches(self.kernels, quantized_matmul_launches(case.format, m, n, k, fast, case.dtypes), buffers)
         check()
         return buffers
 
@@ -95,7 +63,7 @@ def matmul(kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> Matmul:
 
 
 def relative(y: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.linalg.norm(y - reference) / np.linalg.norm(reference))
+    return float(np.linalg.norm(y - reference) / max(np.linalg.norm(reference), 1e-30))
 
 
 def used(x: np.ndarray, fast: bool) -> np.ndarray:
@@ -106,29 +74,27 @@ def used(x: np.ndarray, fast: bool) -> np.ndarray:
     return (xq.reshape(*xs.shape, RUN) * xs[..., None].astype(np.float64)).reshape(x.shape)
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
-@pytest.mark.parametrize("name", FORMATS)
+@BY_MODE
 def test_matches_the_definition(matmul: Matmul, name: str, fast: bool) -> None:
-    fmt = FORMATS[name]
-    for k in columns_of(fmt):
-        _, values = weight(name, k)
+    case = CASES[name]
+    for k in case.columns:
+        _, values = random_weight(case, k)
         for m in MANY:
             x = activations(m, k)
-            for n in (1, 17, ROWS):
-                y = matmul(fmt, x, n, fast=fast)["y"]
+            for n in (1, 17, case.rows):
+                y = matmul(case, x, n, fast=fast)["y"]
                 error = relative(y, used(x, fast) @ values[:n].T)
                 assert error < 1e-5, f"M={m} N={n} K={k}: {error}"
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
-@pytest.mark.parametrize("name", FORMATS)
+@BY_MODE
 def test_a_row_does_not_depend_on_its_company(matmul: Matmul, name: str, fast: bool) -> None:
-    fmt = FORMATS[name]
-    for k in columns_of(fmt):
+    case = CASES[name]
+    for k in case.columns:
         x = activations(8, k)
-        alone = np.concatenate([matmul(fmt, x[i : i + 1], ROWS, fast=fast)["y"] for i in range(8)])
+        alone = np.concatenate([matmul(case, x[i : i + 1], case.rows, fast=fast)["y"] for i in range(8)])
         for m in range(2, 9):
-            together = matmul(fmt, x[:m], ROWS, fast=fast)["y"]
+            together = matmul(case, x[:m], case.rows, fast=fast)["y"]
             np.testing.assert_array_equal(together.view(np.int32), alone[:m].view(np.int32), err_msg=f"M={m} K={k}")
 
 
@@ -141,23 +107,23 @@ def test_8_bit_activations_bit_for_bit(matmul: Matmul, m: int) -> None:
     x[0, 64:96] = np.arange(-16, 16) + 0.5  # ties
     x[0, 79] = 127
     x[-1, 96:128] *= 1e36
-    buffers = matmul(FORMATS["q8_0"], x, 3, fast=True)
+    buffers = matmul(CASES["q8_0"], x, 3, fast=True)
     for name, expected in zip(("xq", "xs", "xsum"), quantize(x), strict=True):
         np.testing.assert_array_equal(buffers[name], expected, err_msg=name)
     assert buffers["xq"][0, 64:67].tolist() == [-16, -14, -14]
 
 
 @pytest.mark.parametrize("m", [3, 18])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", CASES)
 def test_nan_and_infinity_in_float32(matmul: Matmul, name: str, m: int) -> None:
-    fmt = FORMATS[name]
-    k = columns_of(fmt)[-1]
+    case = CASES[name]
+    k = case.columns[-1]
     x = activations(m, k)
     x[0, 5] = np.nan
     x[1, 40] = np.inf
-    y = matmul(fmt, x, ROWS, fast=False)["y"]
+    y = matmul(case, x, case.rows, fast=False)["y"]
     with np.errstate(invalid="ignore"):
-        reference = x.astype(np.float64) @ weight(name, k)[1].T
+        reference = x.astype(np.float64) @ random_weight(case, k)[1].T
     assert np.isnan(y[0]).all()
     np.testing.assert_array_equal(y[1], reference[1])  # infinity with the weight's sign, NaN where the weight is zero
     assert relative(y[2:], reference[2:]) < 1e-5
@@ -165,24 +131,24 @@ def test_nan_and_infinity_in_float32(matmul: Matmul, name: str, m: int) -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("m", [3, 18])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.integer])
 def test_nan_and_infinity_with_8_bits_make_the_row_nan(matmul: Matmul, name: str, m: int, broken: float) -> None:
-    fmt = FORMATS[name]
-    k = columns_of(fmt)[-1]
+    case = CASES[name]
+    k = case.columns[-1]
     x = activations(m, k)
     x[1, 40] = broken
-    y = matmul(fmt, x, ROWS, fast=True)["y"]
+    y = matmul(case, x, case.rows, fast=True)["y"]
     assert np.isnan(y[1]).all()
     rest = np.arange(m) != 1
-    assert relative(y[rest], used(x[rest], True) @ weight(name, k)[1].T) < 1e-5
+    assert relative(y[rest], used(x[rest], True) @ random_weight(case, k)[1].T) < 1e-5
 
 
 @pytest.mark.parametrize("extreme", ["smallest", "largest"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_CASES)
 def test_extreme_scales_and_codes(kernels: ctypes.CDLL, name: str, extreme: str) -> None:
     """Codes and scales at the end of their ranges, and activations as large as 8 bits hold: nothing saturates."""
     fmt = FORMATS[name]
-    n, k = 5, columns_of(fmt)[-1]
+    n, k = 5, CASES[name].columns[-1]
     half = np.float16(6e-8 if extreme == "smallest" else 65504.0)
     code = -128 if fmt.bits == 8 else (1 << fmt.bits) - 1
     parts = pack_codes(np.full((n, k), code).astype(np.int8), fmt.bits)
@@ -196,18 +162,18 @@ def test_extreme_scales_and_codes(kernels: ctypes.CDLL, name: str, extreme: str)
         x[1, ::5] = 0.0
         for fast in (False, True):
             buffers = {"x": x, **{part: np.ascontiguousarray(v) for part, v in parts.items()}}
-            run_launches(kernels, quantized_matmul_launches(fmt, m, n, k, fast), buffers)
+            run_launches(kernels, quantized_matmul_launches(name, m, n, k, fast, {}), buffers)
             assert relative(buffers["y"], x.astype(np.float64) @ values.T) < 1e-5, f"M={m} fast={fast}"
 
 
 def test_many_workgroups_cover_every_column_once(kernels: ctypes.CDLL) -> None:
-    fmt, n, k = FORMATS["q8_0"], 2085, 32
+    n, k = 2085, 32
     rng = np.random.default_rng(0)
     parts = {"codes": rng.integers(-128, 128, (n, k)).astype(np.int8), "scale": np.ones((n, 1), np.float16)}
     x = rng.integers(-127, 128, (2, k)).astype(np.float32)
     x[:, 0] = 127
     for fast in (False, True):
-        launches = quantized_matmul_launches(fmt, 2, n, k, fast)
+        launches = quantized_matmul_launches("q8_0", 2, n, k, fast, {})
         assert launches[-1].scalars[3] > 16, "the case is meant to have more than one tile a workgroup"
         buffers = {"x": x, **parts, "y": np.full((2, n), np.nan, np.float32)}
         run_launches(kernels, launches, buffers)
