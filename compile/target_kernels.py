@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..custom_kernels.cpu.rules import cpu_rules
 from ..custom_kernels.gpu.kernels import build_hsaco, build_ptx, sources_hash
+from ..custom_kernels.gpu.launches import GFX1151, H200
 from ..custom_kernels.gpu.rules import gpu_rules
 from ..custom_kernels.ops.launch import LoweringRule
 from ..custom_kernels.toolchain import build_cpu_object, kernel_sources_hash
@@ -14,6 +15,7 @@ from .gpu_executable import GpuExecutable
 from .iree_compile import executable_target
 from .targets import Target
 
+CHIPS = {"rocm": GFX1151, "cuda": H200}  # launches are shaped for these, and run on others
 PTX_CHIP = "sm_80"  # the oldest GPU that a CUDA target names; the driver compiles PTX for newer ones
 
 
@@ -21,7 +23,8 @@ def lowering_rules(target: Target, activations: str) -> Mapping[str, LoweringRul
     """Op name -> rule; empty for a target without kernels, where IREE compiles the ops' decompositions."""
     if target.kind == "cpu":
         return cpu_rules(fast=activations == "int8")
-    return gpu_rules() if target.kind in ("rocm", "cuda") else {}
+    chip = CHIPS.get(target.kind)
+    return gpu_rules(chip) if chip else {}
 
 
 def kernel_executable(target: Target) -> CpuExecutable | GpuExecutable:

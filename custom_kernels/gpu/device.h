@@ -25,6 +25,9 @@ typedef f32 f32x8 __attribute__((ext_vector_type(8)));
 
 inline constexpr u32 WAVE = 32;
 
+DEVICE f32 multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+
+// float_of_byte, float_of_nibble: element i of a word, less `zero`; float_of_bits: of a number below 2^23. All exact.
 #if defined(__AMDGCN__)
 
 #define GLOBAL __attribute__((address_space(1)))
@@ -45,6 +48,13 @@ DEVICE u32 shuffle_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_ds_b
 // The lane must be the same in the whole wave.
 DEVICE u32 broadcast_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_readlane((i32)value, (i32)lane); }
 DEVICE f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
+// No instruction is moved across: it keeps the compiler from loading everything first, and running out of registers.
+DEVICE void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
+DEVICE f32 float_of_byte(u32 word, u32 i, u32 zero) { return (f32)((word >> (8 * i)) & 255u) - (f32)zero; }
+DEVICE f32 float_of_nibble(u32 word, u32 i, u32 zero) {
+  return float_of_byte((i % 2 ? word >> 4 : word) & 0x0f0f0f0fu, i / 2, zero);
+}
+DEVICE f32 float_of_bits(u32 bits) { return (f32)bits; }
 
 #elif defined(__NVPTX__)
 
@@ -62,6 +72,22 @@ DEVICE u32 shuffle_bits(u32 value, u32 lane) {
 }
 DEVICE u32 broadcast_bits(u32 value, u32 lane) { return shuffle_bits(value, lane); }
 DEVICE f32 exp2_fast(f32 x) { return __nvvm_ex2_approx_f(x); }
+DEVICE void schedule_barrier() {}
+// Conversions of integers run at a fraction of the rate of this: 2^23 + v has v in its lowest bits.
+inline constexpr u32 MAGIC = 0x4b000000u;
+DEVICE f32 after_magic(u32 bits, f32 unit, u32 zero) {
+  return multiply_add(__builtin_bit_cast(f32, bits), unit, -8388608.0f * unit - (f32)zero);
+}
+DEVICE f32 float_of_byte(u32 word, u32 i, u32 zero) {
+  return after_magic((u32)__nvvm_prmt((i32)word, (i32)MAGIC, (i32)(0x7440u + i)), 1.0f, zero);
+}
+DEVICE f32 float_of_nibble(u32 word, u32 i, u32 zero) {
+  const u32 up = i < 5 ? i : i - 5;
+  u32 bits;  // (word & mask) | MAGIC in one instruction, which ptxas does not find
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(i < 5 ? word : word >> 20), "r"(15u << (4 * up)), "r"(MAGIC));
+  return after_magic(bits, 1.0f / (f32)(1u << (4 * up)), zero);
+}
+DEVICE f32 float_of_bits(u32 bits) { return after_magic(bits | MAGIC, 1.0f, 0); }
 
 #else
 #include "host.h"
@@ -79,7 +105,6 @@ DEVICE i32 smaller(i32 a, i32 b) { return a < b ? a : b; }
 DEVICE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
 DEVICE f32 larger(f32 a, f32 b) { return a > b ? a : b; }
 DEVICE u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
-DEVICE f32 multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 
 // Sum and maximum over groups of `lanes` (a power of two) neighbouring lanes; every lane gets the result.
 DEVICE f32 sum_over(f32 value, u32 lanes) {

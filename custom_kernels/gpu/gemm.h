@@ -57,7 +57,7 @@ DEVICE void gemm(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
       const bool inside = start + run * W::RUN < k;
       UNROLL for (u32 j = 0; j < W::RUN / 4; j++) {
         f32 values[4];
-        W::decode(next_w[i], j, values);
+        decode<W>(next_w[i], j, values);
         UNROLL for (u32 c = 0; c < 4; c++) {
           tile_w[(run * W::RUN + 4 * W::place(j) + c) * TILE_N + row] = inside ? values[c] : 0.0f;
         }

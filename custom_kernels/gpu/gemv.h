@@ -1,69 +1,98 @@
 // y[m, n] = sum over k of x[m, k] * weight[n, k] for up to M rows of x: bound by reading the weight.
 //
-// A weight row is shared by `lanes` neighbouring lanes of each of `waves` waves, each lane reading 16 bytes or more at a
-// time. A lane works on R rows at once, so that what it loads of x serves R rows and several loads are under way; lanes
-// that hold the same columns of other rows load the same x, so few lanes a row make few distinct loads. Every y[m, n] is
-// summed in an order that depends on n and k alone: other rows of x, and their number, do not change it.
+// A weight row is shared by `lanes` neighbouring lanes, each reading 16 bytes or more at a time. A lane works on R rows at
+// once, so that what it loads of x serves R rows and several loads are under way. x goes through local memory: where all
+// of it fits, a workgroup asks for it once and goes on to other rows. Codes are summed before they are scaled.
+// Every y[m, n] is summed in an order that depends on n and k alone: other rows of x, and their number, do not change it.
 #pragma once
 
 #include "weights.h"
 
-inline constexpr u32 GEMV_THREADS = 128, GEMV_WAVES = GEMV_THREADS / WAVE, GEMV_ROWS = 4;  // R at most
+inline constexpr u32 GEMV_THREADS = 256, GEMV_WAVES = GEMV_THREADS / WAVE;
+inline constexpr u32 STAGED = 4096;  // floats of x in local memory
 
-template <u32 M>
-struct Sums {  // of each wave: [wave][row][m], at most 8 lane groups (lanes >= 4)
-  LOCAL_ARRAY static inline f32 of[GEMV_WAVES * (WAVE / 4) * GEMV_ROWS * M];
+struct Stage {
+  LOCAL_ARRAY static inline f32x4 x[STAGED / 4 + STAGED / 32];
 };
+// Where float4 number i of x is: a gap after every 8, so that lanes which read the same one of neighbouring runs meet
+// different banks.
+DEVICE u32 staged(u32 i) { return i + i / 8; }
 
+// Adds the products of one run of R weight rows with M rows of x, which start at `x` and are `stride` apart.
 template <u32 M, u32 R, class W>
-DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k, u32 lanes, u32 waves) {
-  using Run = typename W::Run;
-  const u32 wave = wave_id(), part = lane_id() % lanes;
-  const u32 rows_of_wave = WAVE / lanes * R, teams = GEMV_WAVES / waves;
-  const u32 first_of_workgroup = workgroup_id() * teams * rows_of_wave;
-  const u32 first_of_lane = lane_id() / lanes * R;
-  const u32 first = first_of_workgroup + wave / waves * rows_of_wave + first_of_lane;
-  const u32 runs = k / W::RUN, step = lanes * waves;
-  weight.runs = runs;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
-
-  u32 rows[R];  // rows past the end repeat the last one, and are not stored
-  UNROLL for (u32 r = 0; r < R; r++) rows[r] = smaller(first + r, n - 1);
-  u32 columns[M];
-  UNROLL for (u32 i = 0; i < M; i++) columns[i] = smaller(i, m - 1) * (k / 4);
-
-  f32 sum[M][R] = {};
-  const u32 begin = wave % waves * lanes + part;
-  Run next[R];
-  UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], smaller(begin, runs - 1));
-  for (u32 run = begin; run < runs; run += step) {
-    Run now[R];
-    UNROLL for (u32 r = 0; r < R; r++) now[r] = next[r];
-    const u32 ahead = smaller(run + step, runs - 1);
-    UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], ahead);
+DEVICE void add_run(const typename W::Run (&weights)[R], u32 run, u32 stride, f32 (&sum)[M][R]) {
+  UNROLL for (u32 g = 0; g < W::GROUPS; g++) {
+    f32 dot[M][R] = {}, sum_x[M] = {};
     UNROLL for (u32 j = 0; j < W::RUN / 4; j++) {
-      f32 w[R][4];
-      UNROLL for (u32 r = 0; r < R; r++) W::decode(now[r], j, w[r]);
+      if (W::group(j) != g) continue;
+      f32 codes[R][4];
+      UNROLL for (u32 r = 0; r < R; r++) W::codes(weights[r], j, codes[r]);
       UNROLL for (u32 i = 0; i < M; i++) {
-        const f32x4 a = x4[columns[i] + run * (W::RUN / 4) + W::place(j)];
+        const f32x4 a = Stage::x[i * staged(stride) + staged(run * (W::RUN / 4)) + W::place(j)];
+        if constexpr (W::MINIMUM) sum_x[i] += (a[0] + a[1]) + (a[2] + a[3]);
         UNROLL for (u32 r = 0; r < R; r++) {
-          UNROLL for (u32 c = 0; c < 4; c++) sum[i][r] = multiply_add(w[r][c], a[c], sum[i][r]);
+          UNROLL for (u32 c = 0; c < 4; c++) dot[i][r] = multiply_add(codes[r][c], a[c], dot[i][r]);
         }
+        if (i == 3) schedule_barrier();
+      }
+      if (M > 1 || j % 2) schedule_barrier();
+    }
+    UNROLL for (u32 i = 0; i < M; i++) {
+      UNROLL for (u32 r = 0; r < R; r++) {
+        if constexpr (W::SCALED) {
+          sum[i][r] = multiply_add(dot[i][r] * W::UNIT, weights[r].scale[g], sum[i][r]);
+        } else {
+          sum[i][r] += dot[i][r];
+        }
+        if constexpr (W::MINIMUM) sum[i][r] = multiply_add(sum_x[i], weights[r].minimum[g], sum[i][r]);
       }
     }
   }
-  UNROLL for (u32 r = 0; r < R; r++) {
-    UNROLL for (u32 i = 0; i < M; i++) {
-      const f32 total = sum_over(sum[i][r], lanes);
-      if (part == 0) Sums<M>::of[(wave * rows_of_wave + first_of_lane + r) * M + i] = total;
+}
+
+template <u32 M, u32 R, class W>
+DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) {
+  using Run = typename W::Run;
+  constexpr u32 STRIDE = STAGED / M / 4, PER_RUN = W::RUN / 4;  // in float4
+  constexpr u32 RUNS_OF_STAGE = STRIDE / PER_RUN;
+  const u32 runs = k / W::RUN;
+  const u32 part = lane_id() % lanes, rows_of_workgroup = GEMV_WAVES * (WAVE / lanes) * R;
+  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+  weight.runs = runs;
+
+  bool there = false;  // all of x is in local memory
+  for (u32 block = workgroup_id(); block * rows_of_workgroup < n; block += workgroups) {
+    const u32 first = block * rows_of_workgroup + (wave_id() * (WAVE / lanes) + lane_id() / lanes) * R;
+    u32 rows[R];  // rows past the end repeat the last one, and are not stored
+    UNROLL for (u32 r = 0; r < R; r++) rows[r] = smaller(first + r, n - 1);
+    f32 sum[M][R] = {};
+    Run next[R];
+    UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], smaller(part, runs - 1));
+    u32 run = part;
+    for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
+      const u32 count = smaller(RUNS_OF_STAGE, runs - start);
+      if (!there) {
+        if (start || block != workgroup_id()) barrier();
+        for (u32 i = thread_id(); i < count * PER_RUN; i += GEMV_THREADS) {
+          UNROLL for (u32 row = 0; row < M; row++) {
+            Stage::x[row * staged(STRIDE) + staged(i)] = x4[(u64)smaller(row, m - 1) * (k / 4) + start * PER_RUN + i];
+          }
+        }
+        barrier();
+        there = count == runs;
+      }
+      for (; run < start + count; run += lanes) {
+        Run now[R];
+        UNROLL for (u32 r = 0; r < R; r++) now[r] = next[r];
+        UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], smaller(run + lanes, runs - 1));
+        add_run<M, R, W>(now, run - start, STRIDE, sum);
+      }
     }
-  }
-  barrier();
-  for (u32 item = thread_id(); item < teams * rows_of_wave * M; item += GEMV_THREADS) {
-    const u32 row = item % (teams * rows_of_wave), i = item / (teams * rows_of_wave);
-    const u32 at = row / rows_of_wave * waves * rows_of_wave + row % rows_of_wave;
-    f32 total = Sums<M>::of[at * M + i];
-    for (u32 w = 1; w < waves; w++) total += Sums<M>::of[(at + w * rows_of_wave) * M + i];
-    if (i < m && first_of_workgroup + row < n) y[(u64)i * n + first_of_workgroup + row] = total;
+    UNROLL for (u32 i = 0; i < M; i++) {
+      UNROLL for (u32 r = 0; r < R; r++) {
+        const f32 total = sum_over(sum[i][r], lanes);
+        if (part == 0 && i < m && first + r < n) y[(u64)i * n + first + r] = total;
+      }
+    }
   }
 }

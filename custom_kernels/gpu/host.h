@@ -22,6 +22,11 @@ DEVICE void barrier() { host::wait_for_workgroup(); }
 DEVICE u32 shuffle_bits(u32 value, u32 lane) { return host::exchange(value, lane % WAVE); }
 DEVICE u32 broadcast_bits(u32 value, u32 lane) { return host::exchange(value, lane % WAVE); }
 
+DEVICE void schedule_barrier() {}
+DEVICE f32 float_of_byte(u32 word, u32 i, u32 zero) { return (f32)((word >> (8 * i)) & 255u) - (f32)zero; }
+DEVICE f32 float_of_nibble(u32 word, u32 i, u32 zero) { return (f32)((word >> (4 * i)) & 15u) - (f32)zero; }
+DEVICE f32 float_of_bits(u32 bits) { return (f32)bits; }
+
 // 2^x by the integer part in the exponent and a polynomial of degree 7 (Taylor; relative error under 1e-7) for the rest.
 DEVICE f32 exp2_fast(f32 x) {
   if (!(x > -126.0f)) return x != x ? x : 0.0f;

@@ -7,6 +7,7 @@
 #include "gemm.h"
 #include "gemv.h"
 #include "kv_append.h"
+#include "matrix_gemm.h"
 #include "streams.h"
 
 #define IN(type, name) const GLOBAL type *__restrict name
@@ -60,13 +61,18 @@
   KERNEL(GEMV_THREADS)                                                                                     \
   REGISTERS(128)                                                                                           \
   void strixhlo_gemv_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k, u32 lanes, \
-                                       u32 waves) {                                                        \
-    gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, waves);                                      \
+                                       u32 workgroups) {                                                   \
+    gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, workgroups);                                      \
   }
 #define GEMM(format, M)                                                                         \
   KERNEL(GEMM_THREADS)                                                                          \
   void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
     gemm<M>(x, WEIGHT_##format, y, m, n, k);                                                    \
+  }
+#define MATRIX_GEMM(format, M)                                                                  \
+  KERNEL(MATRIX_THREADS)                                                                        \
+  void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
+    MatrixGemm<M, decltype(WEIGHT_##format)>().run(x, WEIGHT_##format, y, m, n, k);             \
   }
 
 // Affine formats: bits, group, types of scale and bias (f32, f16, BF16).
@@ -74,15 +80,16 @@
   KERNEL(GEMV_THREADS)                                                                                           \
   REGISTERS(128)                                                                                                 \
   void strixhlo_gemv_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
-                                   u32 k, u32 lanes, u32 waves) {                                                \
+                                   u32 k, u32 lanes, u32 workgroups) {                                                \
     gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, \
-                       lanes, waves);                                                                            \
+                       lanes, workgroups);                                                                            \
   }
 #define AFFINE_GEMM(name, M, BITS, GROUP, S, B)                                                                      \
-  KERNEL(GEMM_THREADS)                                                                                               \
+  KERNEL(MATRIX_THREADS)                                                                                             \
   void strixhlo_gemm_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
                                    u32 k) {                                                                          \
-    gemm<M>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);           \
+    using Weight = Affine<BITS, GROUP, S, B>;                                                                        \
+    MatrixGemm<M, Weight>().run(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);           \
   }
 
 #define ARGMAX            \

@@ -7,6 +7,7 @@ tests run each kernel on the CPU.
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -19,11 +20,13 @@ from ..toolchain import cache_directory, find_clang, linker, run_tool
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
-GEMV_WEIGHT_ROWS = 4  # of one lane, at most
+GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
+WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
 POOLS = ("fp8", "f16", "f32")
 HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
+LANES_OF_SM = 2048  # of an NVIDIA multiprocessor: half of them leave 64 registers each
 PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
 
 FLAGS = (
@@ -44,22 +47,23 @@ def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
     return f"{fmt.name}_{'_'.join(dtypes)}" if isinstance(fmt, AffineFormat) else fmt.name
 
 
-def weight_rows(name: str, rows: int) -> int:
-    """Weight rows of one lane in the gemv for that many rows of x: as many as the registers hold."""
-    few = 4 if name == "nvfp4" else 8 if name.startswith(("mxfp", "fp8", "affine", "q2_k", "q3_k")) else 16
-    return GEMV_WEIGHT_ROWS if rows < few else 2
+def threads(symbol: str) -> int:
+    """Of a workgroup of the kernel."""
+    small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
+    return 128 if small else 256
 
 
 def _kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
     for name in (*(f for f in FORMATS if f not in AFFINE_FORMATS), *DENSE):
-        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m}, {weight_rows(name, m)})" for m in GEMV_ROWS}
-        lines |= {f"strixhlo_gemm_{name}_m{m}": f"GEMM({name}, {m})" for m in GEMM_ROWS}
+        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m}, {GEMV_WEIGHT_ROWS})" for m in GEMV_ROWS}
+        gemm = "GEMM" if name in WIDE else "MATRIX_GEMM"
+        lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({name}, {m})" for m in GEMM_ROWS}
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
         lines |= {
-            f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({name}, {m}, {weight_rows(name, m)}, {of})" for m in GEMV_ROWS
+            f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({name}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS
         }
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({name}, {m}, {of})" for m in GEMM_ROWS}
     for pool in POOLS:
@@ -115,8 +119,19 @@ def build_ptx(chip: str, symbols: Iterable[str]) -> Path:
 
     def assemble(clang: list[str], source: Path, out: Path) -> None:
         run_tool([*clang, *flags, *FLAGS, f"-I{SOURCES}", "-S", str(source), "-o", str(out)], f"kernels for {chip}")
+        out.write_text(_bounded(out.read_text()))
 
     return _cached(chip, [*flags, *FLAGS], symbols, (".ptx",), assemble)
+
+
+def _bounded(ptx: str) -> str:
+    """PTX that says how many threads a workgroup of each kernel has, so that the driver gives them enough registers."""
+
+    def bound(entry: re.Match[str]) -> str:
+        at_once = "" if "_gemm_" in entry[2] else f".minnctapersm {LANES_OF_SM // 2 // threads(entry[2])}\n"
+        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
+
+    return re.sub(r"(\.entry (\w+)\([^)]*\)\s*)\{", bound, ptx)
 
 
 def build_host(symbols: Iterable[str], march: str = "x86-64-v3") -> Path:

@@ -6,20 +6,19 @@ The constants are chosen for gfx1151 (40 CUs of two SIMDs, about 212 GB/s) by re
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from ..ops.cache_types import ARRAY, BYTES
 from ..ops.formats import WeightFormat
-from ..ops.formats_gguf import RUN
 from ..ops.launch import DYNAMIC, Dimension, Launch, Output
-from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, weight_name, weight_rows
+from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
-GEMV_THREADS, GEMV_WAVES = 128, 4
-GEMM_THREADS, GEMM_TILE_N = 128, 64
+GEMV_WAVES = 8
+GEMM_TILE_N, MATRIX_TILE_N = 64, {16: 32, 64: 128}  # columns of y of a workgroup; the latter by its rows
 APPEND_THREADS = 256
 ARGMAX_THREADS = 256
 ATTENTION_THREADS, ATTENTION_QUERIES = 128, 8
-WAVES_WANTED = 320  # four for each SIMD, so that there are enough loads under way
 WORKGROUPS_WANTED = 80
 SPLIT_BYTES = 512 * 1024  # of keys and values for one workgroup: below, a second launch costs more than it saves
 
@@ -28,49 +27,56 @@ def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def gemv_team(n: int, runs: int) -> tuple[int, int]:
-    """(lanes, waves) that share a weight row: as few as keep enough waves busy, for few lanes make few requests for x.
+@dataclass(frozen=True)
+class Chip:
+    """What a GPU's launches are shaped by."""
 
-    Waves of a workgroup come before lanes of a wave, and none are added that would have no run to read. It depends on
-    the weight alone, so that every number of rows of x is summed in the same order.
+    gemv_wanted: int  # workgroups of a gemv that keep it busy
+    gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
+
+
+GFX1151 = Chip(gemv_wanted=80, gemv_most=80)  # two workgroups of eight waves for each of 40 CUs
+H200 = Chip(gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
+
+
+def gemv_geometry(n: int, chip: Chip) -> tuple[int, int]:
+    """(lanes that share a weight row, workgroups): as few lanes as keep the chip busy, and an even share of the rows.
+
+    It depends on the weight alone, so that every number of rows of x is summed in the same order.
     """
-    lanes, waves = 4, 1
-    while _ceil_div(n, WAVE // lanes * GEMV_WEIGHT_ROWS) * waves < WAVES_WANTED and lanes * waves < runs:
-        if waves < GEMV_WAVES:
-            waves *= 2
-        elif lanes < WAVE:
-            lanes *= 2
-        else:
-            break
-    return lanes, waves
+    lanes = 4
+    while lanes < WAVE and _ceil_div(n, GEMV_WAVES * (WAVE // lanes) * GEMV_WEIGHT_ROWS) < chip.gemv_wanted:
+        lanes *= 2
+    blocks = _ceil_div(n, GEMV_WAVES * (WAVE // lanes) * GEMV_WEIGHT_ROWS)
+    return lanes, _ceil_div(blocks, _ceil_div(blocks, chip.gemv_most))
 
 
-def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, run: int) -> tuple[Launch, ...]:
+def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), "f32"),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
-        lanes, waves = gemv_team(n, k // run)
-        per_workgroup = GEMV_WAVES // waves * (WAVE // lanes) * weight_rows(name, rows)
+        lanes, workgroups = gemv_geometry(n, chip)
         symbol = f"strixhlo_gemv_{name}_m{rows}"
-        return (Launch(symbol, inputs, outputs, (m, n, k, lanes, waves), _ceil_div(n, per_workgroup), GEMV_THREADS),)
+        return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, threads(symbol)),)
     rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
-    workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N)
-    return (Launch(f"strixhlo_gemm_{name}_m{rows}", inputs, outputs, (m, n, k), workgroups, GEMM_THREADS),)
+    symbol = f"strixhlo_gemm_{name}_m{rows}"
+    workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])
+    return (Launch(symbol, inputs, outputs, (m, n, k), workgroups, threads(symbol)),)
 
 
 def quantized_matmul_launches(
-    fmt: WeightFormat, m: int, n: int, k: int, dtypes: tuple[str, ...] = ("f32", "f32")
+    fmt: WeightFormat, m: int, n: int, k: int, dtypes: tuple[str, ...] = ("f32", "f32"), chip: Chip = GFX1151
 ) -> tuple[Launch, ...]:
     """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
 
     dtypes: of an affine format's scale and bias (f32, f16, bf16).
     """
-    return _matmul(weight_name(fmt, dtypes), ("x", *fmt.parts(n, k)), m, n, k, RUN)
+    return _matmul(weight_name(fmt, dtypes), ("x", *fmt.parts(n, k)), m, n, k, chip)
 
 
-def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...] | None:
+def dense_matmul_launches(dtype: str, m: int, n: int, k: int, chip: Chip = GFX1151) -> tuple[Launch, ...] | None:
     """x float32 [m, k] times a weight w [n, k], "f32", "f16" or "bf16", k a multiple of 8 (else None) -> y [m, n]."""
-    return None if k % 8 else _matmul(dtype, ("x", "w"), m, n, k, 8)
+    return None if k % 8 else _matmul(dtype, ("x", "w"), m, n, k, chip)
 
 
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:

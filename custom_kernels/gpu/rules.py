@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..ops.cache_types import STORED
@@ -10,6 +11,7 @@ from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from .kernels import DENSE, POOLS
 from .launches import (
+    Chip,
     argmax_launches,
     attention_launches,
     dense_matmul_launches,
@@ -18,11 +20,11 @@ from .launches import (
 )
 
 
-def gpu_rules() -> dict[str, LoweringRule]:
-    """Op name -> rule, the same for AMD and NVIDIA GPUs. A rule gives None for a shape or dtype without a kernel."""
+def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
+    """Op name -> rule. A rule gives None for a shape or dtype without a kernel."""
     return {
-        "quantized_matmul": _quantized_matmul,
-        "dense_matmul": _dense_matmul,
+        "quantized_matmul": partial(_quantized_matmul, chip),
+        "dense_matmul": partial(_dense_matmul, chip),
         "kv_append": _kv_append,
         "attention": _attention,
         "argmax": _argmax,
@@ -33,16 +35,16 @@ def _lowering(operands: tuple[str, ...], launches: tuple[Launch, ...] | None, *r
     return None if launches is None else Lowering(operands, launches, results)
 
 
-def _quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+def _quantized_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     fmt = FORMATS[attributes["format"]]
     (m, k), n = types[0][0], types[1][0][0]
     dtypes = tuple(dtype for _, dtype in types[2:])
-    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, dtypes), "y")
+    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, dtypes, chip), "y")
 
 
-def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+def _dense_matmul(chip: Chip, _: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     (m, k), ((n, _k), dtype) = types[0][0], types[1]
-    return _lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k) if dtype in DENSE else None, "y")
+    return _lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k, chip) if dtype in DENSE else None, "y")
 
 
 def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

@@ -53,6 +53,20 @@ DEVICE u32 code_of(const u32 (&words)[BITS], u32 i) {
   return bits & ((1u << BITS) - 1);
 }
 
+// Codes 4 * i to 4 * i + 3 of a run, less `zero`.
+template <u32 BITS>
+DEVICE void four_codes(const u32 (&words)[BITS], u32 i, u32 zero, f32 (&c)[4]) {
+  UNROLL for (u32 j = 0; j < 4; j++) {
+    if constexpr (BITS == 4) {
+      c[j] = float_of_nibble(words[i / 2], 4 * (i % 2) + j, zero);
+    } else if constexpr (BITS == 8) {
+      c[j] = float_of_byte(words[i], j, zero);
+    } else {
+      c[j] = float_of_bits(code_of(words, 4 * i + j)) - (f32)zero;
+    }
+  }
+}
+
 DEVICE f32 quiet_nan() { return __builtin_bit_cast(f32, 0x7fc00000u); }
 
 // 2^(bits - 127); 255 is NaN. The smallest is subnormal: it and NaN have the top bit of the fraction set.
@@ -60,26 +74,26 @@ DEVICE f32 float_of_e8m0(u32 bits) {
   return __builtin_bit_cast(f32, bits << 23 | (((bits + 1) & 255u) < 2 ? 0x00400000u : 0u));
 }
 
-// Two numbers whose fields are where a float16 has them, with the exponent `ADD` too low.
-template <u32 ADD>
-DEVICE f16x2 halves(u32 bits) {
-  const f16 factor = (f16)(f32)(1u << ADD);
-  return __builtin_bit_cast(f16x2, bits) * (f16x2){factor, factor};
-}
-// E4M3 in the low byte of each half; NaN is not told apart (it gives 480).
-DEVICE f16x2 halves_of_e4m3(u32 bytes) { return halves<8>((bytes & 0x007f007fu) << 7 | (bytes & 0x00800080u) << 8); }
+// Half i of a word as a number. Small floats whose fields are put where a float16 has them are too small by a power of
+// two, the format's UNIT: even subnormal ones are exact.
+DEVICE f32 half_of(u32 bits, u32 i) { return (f32)__builtin_bit_cast(f16x2, bits)[i]; }
+// Bytes 0 and 2 of a word, E4M3, as float16 / 256; NaN is not told apart (it gives 480 / 256).
+DEVICE u32 fields_of_e4m3(u32 bytes) { return (bytes & 0x007f007fu) << 7 | (bytes & 0x00800080u) << 8; }
 // Not zero when a byte of the word is an E4M3 NaN.
 DEVICE u32 nan_of_e4m3(u32 bytes) { return ((bytes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
-DEVICE f32 float_of_e4m3(u32 byte) { return (byte & 127u) == 127u ? quiet_nan() : (f32)halves_of_e4m3(byte)[0]; }
+DEVICE f32 float_of_e4m3(u32 byte) { return (byte & 127u) == 127u ? quiet_nan() : 256.0f * half_of(fields_of_e4m3(byte), 0); }
 
 // code * scale + bias, a scale and a bias for each GROUP (32, 64, 128) columns.
 template <u32 BITS, u32 GROUP, class S, class B>
 struct Affine {
-  static constexpr u32 RUN = 32;
+  static constexpr u32 RUN = 32, GROUPS = 1;
+  static constexpr bool SCALED = true, MINIMUM = true;
+  static constexpr f32 UNIT = 1.0f;
   static constexpr u32 place(u32 i) { return i; }
+  static constexpr u32 group(u32) { return 0; }
   struct Run {
     u32 words[BITS];
-    f32 scale, bias;
+    f32 scale[1], minimum[1];
   };
   Parts parts;
   u32 runs = 0;
@@ -89,20 +103,21 @@ struct Affine {
     Run r;
     load_words<BITS>(parts.codes, (u64)row * runs + column_run, r.words);
     const u64 group = (u64)row * (runs / (GROUP / 32)) + column_run / (GROUP / 32);
-    r.scale = widen(((const GLOBAL S*)parts.scale)[group]);
-    r.bias = widen(((const GLOBAL B*)parts.minimum)[group]);
+    r.scale[0] = widen(((const GLOBAL S*)parts.scale)[group]);
+    r.minimum[0] = widen(((const GLOBAL B*)parts.minimum)[group]);
     return r;
   }
-  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
-    UNROLL for (u32 c = 0; c < 4; c++) w[c] = multiply_add((f32)code_of(r.words, 4 * i + c), r.scale, r.bias);
-  }
+  DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) { four_codes<BITS>(r.words, i, 0, w); }
 };
 
 // GGUF's K-quants of 2 and 3 bits: int8 scales (and minima) per 16 columns times float16 per 256.
-template <u32 BITS, u32 ZERO, bool MINIMUM>
+template <u32 BITS, u32 ZERO, bool HAS_MINIMUM>
 struct SmallK {
-  static constexpr u32 RUN = 32;
+  static constexpr u32 RUN = 32, GROUPS = 2;
+  static constexpr bool SCALED = true, MINIMUM = HAS_MINIMUM;
+  static constexpr f32 UNIT = 1.0f;
   static constexpr u32 place(u32 i) { return i; }
+  static constexpr u32 group(u32 i) { return i / 4; }
   struct Run {
     u32 words[BITS];
     f32 scale[2], minimum[2];
@@ -117,23 +132,23 @@ struct SmallK {
     load_words<BITS>(parts.codes, run, r.words);
     UNROLL for (u32 i = 0; i < 2; i++) {
       r.scale[i] = (f32)((const GLOBAL i8*)parts.scale)[2 * run + i] * (f32)parts.super_scale[run / 8];
-      r.minimum[i] = MINIMUM ? (f32)((const GLOBAL i8*)parts.minimum)[2 * run + i] * (f32)parts.super_minimum[run / 8]
-                             : -(f32)ZERO * r.scale[i];
+      if constexpr (MINIMUM) {
+        r.minimum[i] = (f32)((const GLOBAL i8*)parts.minimum)[2 * run + i] * (f32)parts.super_minimum[run / 8];
+      }
     }
     return r;
   }
-  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
-    UNROLL for (u32 c = 0; c < 4; c++) {
-      w[c] = multiply_add((f32)code_of(r.words, 4 * i + c), r.scale[i / 4], r.minimum[i / 4]);
-    }
-  }
+  DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) { four_codes<BITS>(r.words, i, ZERO, w); }
 };
 
 // E2M1 with E8M0 scales per 32 columns, or E4M3 per 16 times `global_scale`.
 template <bool NVIDIA>
 struct Fp4 {
-  static constexpr u32 RUN = 32;
+  static constexpr u32 RUN = 32, GROUPS = NVIDIA ? 2 : 1;
+  static constexpr bool SCALED = true, MINIMUM = false;
+  static constexpr f32 UNIT = 16384.0f;
   static constexpr u32 place(u32 i) { return i; }
+  static constexpr u32 group(u32 i) { return NVIDIA ? i / 4 : 0; }
   struct Run {
     u32 words[4];
     f32 scale[NVIDIA ? 2 : 1];
@@ -154,12 +169,12 @@ struct Fp4 {
     }
     return r;
   }
-  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
+  DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) {
     const u32 word = r.words[i / 2];
     UNROLL for (u32 c = 0; c < 4; c++) {  // codes c and c + 4 of the word; the compiler makes each pair once
-      const u32 fields = (c < 3 ? word << (9 - 4 * c) : word >> 3) & 0x0e000e00u;
-      const f16x2 pair = halves<14>(fields | ((word << (12 - 4 * c)) & 0x80008000u));
-      w[c] = (f32)pair[i % 2] * r.scale[NVIDIA ? i / 4 : 0];
+      const u32 nibbles = (c % 2 ? word >> 4 : word) & 0x0f0f0f0fu;
+      // A nibble in bits 9 to 12 of a half: 7 more from bit 12 on carry the sign to bit 15, and the mask drops the rest.
+      w[c] = half_of(((nibbles << (c < 2 ? 9 : 1)) + 0x70007000u) & 0x8e008e00u, i % 2);
     }
   }
 };
@@ -169,11 +184,14 @@ enum Scaling { BLOCKS_OF_32, TENSOR, CHANNEL, BLOCKS_OF_128 };  // E8M0, then th
 // E4M3. A code that is NaN makes its whole run NaN, since every product with the row is NaN anyway.
 template <Scaling SCALING>
 struct Fp8 {
-  static constexpr u32 RUN = 32;
+  static constexpr u32 RUN = 32, GROUPS = 1;
+  static constexpr bool SCALED = true, MINIMUM = false;
+  static constexpr f32 UNIT = 256.0f;
   static constexpr u32 place(u32 i) { return i; }
+  static constexpr u32 group(u32) { return 0; }
   struct Run {
     u32 words[8];
-    f32 scale;
+    f32 scale[1];
   };
   Parts parts;
   u32 runs = 0;
@@ -190,16 +208,14 @@ struct Fp8 {
   __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
     Run r;
     load_words<8>(parts.codes, (u64)row * runs + column_run, r.words);
-    r.scale = scale_of(row, column_run);
+    u32 nan = 0;
+    UNROLL for (u32 j = 0; j < 8; j++) nan |= nan_of_e4m3(r.words[j]);
+    r.scale[0] = nan ? quiet_nan() : scale_of(row, column_run);
     return r;
   }
-  DEVICE void decode(const Run& r, u32 i, f32 (&w)[4]) {
-    const u32 word = r.words[i];
-    u32 nan = 0;  // of the run, and so found once
-    UNROLL for (u32 j = 0; j < 8; j++) nan |= nan_of_e4m3(r.words[j]);
-    const f32 scale = nan ? quiet_nan() : r.scale;
-    const f16x2 even = halves_of_e4m3(word & 0x00ff00ffu), odd = halves_of_e4m3((word >> 8) & 0x00ff00ffu);
-    UNROLL for (u32 c = 0; c < 4; c++) w[c] = (f32)(c % 2 ? odd : even)[c / 2] * scale;
+  DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) {
+    const u32 word = r.words[i], even = fields_of_e4m3(word), odd = fields_of_e4m3(word >> 8);
+    UNROLL for (u32 c = 0; c < 4; c++) w[c] = half_of(c % 2 ? odd : even, c / 2);
   }
 };
 

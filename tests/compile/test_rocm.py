@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ from strixhlo.compile.hsaco import code_objects, kernels
 from strixhlo.compile.iree_compile import iree_compile
 from strixhlo.compile.report import entry_report, load_widths, report_lines
 from strixhlo.compile.targets import parse_target
-from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, build_hsaco
-from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, RUN
+from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, WIDE, build_hsaco
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
 from strixhlo.errors import StrixhloError
 from strixhlo.export.layers.weights import Weight
 from strixhlo.export.models import model_from_config
@@ -143,7 +144,7 @@ def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]])
         assert kernel[".wavefront_size"] == 32, name
         for wasted in (".vgpr_spill_count", ".sgpr_spill_count", ".private_segment_fixed_size"):
             assert kernel[wasted] == 0, f"{name}: {wasted}"
-        assert kernel[".vgpr_count"] <= (128 if "gemv" in name else 200), name
+        assert kernel[".vgpr_count"] <= (128 if "gemv" in name else 256), name
         assert kernel[".group_segment_fixed_size"] <= 65536, name
 
 
@@ -152,7 +153,7 @@ def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
     for name in (*WITH_KERNELS, "f32", "f16", "bf16"):
         for m in GEMV_ROWS:
             loads = widths[f"strixhlo_gemv_{name}_m{m}"]
-            assert loads["16"] >= 4, (name, m)
+            assert loads["16"] >= GEMV_WEIGHT_ROWS + 1, (name, m)
         for m in GEMM_ROWS:
             assert "16" in widths[f"strixhlo_gemm_{name}_m{m}"], (name, m)
 
@@ -160,7 +161,7 @@ def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
 def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
     """16 bytes at a time, and what is left of 32 weights of 2, 3, 5 and 6 bits; x is read 16 bytes at a time."""
     widths = load_widths(build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text())
-    of_x = RUN // 4
+    of_x = 1  # into local memory
     for name in {relatives(s) for s in TESTED} - {"", *WITH_KERNELS, *DENSE}:
         bits = int(name[6]) if "affine" in name else {"q2_k": 2, "q3_k": 3, "mxfp4": 4, "nvfp4": 4}.get(name, 8)
         loads = widths[f"strixhlo_gemv_{name}_m1"]
@@ -169,8 +170,15 @@ def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
         assert narrow <= 2 * GEMV_WEIGHT_ROWS * (8 if name == "q2_k" else 2), name
 
 
+def test_gemm_uses_the_matrix_units() -> None:
+    assembly = build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text()
+    functions = dict(re.findall(r"; -- Begin function (\w+)\n(.*?); -- End function", assembly, re.DOTALL))
+    for symbol in TESTED:
+        if "_gemm_" in symbol:
+            assert ("v_wmma_f32_16x16x16_bf16" in functions[symbol]) == (relatives(symbol) not in WIDE), symbol
+
+
 def test_kernels_build_for_gfx1201() -> None:
-    (code,) = code_objects(
-        build_hsaco("gfx1201", ["strixhlo_gemv_q4_k_m1", "strixhlo_attention_f16_d128"]).read_bytes()
-    )
+    symbols = ["strixhlo_gemv_q4_k_m1", "strixhlo_gemm_q4_k_m64", "strixhlo_attention_f16_d128"]
+    (code,) = code_objects(build_hsaco("gfx1201", symbols).read_bytes())
     assert {k[".wavefront_size"] for k in kernels(code)} == {32}

@@ -63,7 +63,7 @@ def test_quantized_matmul(run_launches, name):
         x = np.random.default_rng(m).standard_normal((m, k), np.float32)
         launches = quantized_matmul_launches(fmt, m, n, k, dtypes)
         y = run_launches(launches, {"x": x, **parts})["y"]
-        bound = np.abs(x).astype(np.float64) @ np.abs(weight).T * 2e-6 + 1e-30
+        bound = np.abs(x).astype(np.float64) @ np.abs(weight).T * (2e-6 if m <= 8 else 6e-6) + 1e-30
         assert (np.abs(y - x.astype(np.float64) @ weight.T) <= bound).all(), m
         launched |= {launch.symbol for launch in launches}
     assert launched == {symbol for symbol in TESTED if relatives(symbol) == name}
