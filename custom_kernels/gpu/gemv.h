@@ -9,7 +9,11 @@
 #include "weights.h"
 
 inline constexpr u32 GEMV_THREADS = 256, GEMV_WAVES = GEMV_THREADS / WAVE;
-inline constexpr u32 STAGED = 4096;  // floats of x in local memory
+#if defined(__NVPTX__)
+inline constexpr u32 STAGED = 8192;  // floats of x in local memory: 32 runs of 8 rows, one for each lane
+#else
+inline constexpr u32 STAGED = 4096;  // more would leave fewer waves, for which clang then spends more registers
+#endif
 
 struct Stage {
   LOCAL_ARRAY static inline f32x4 x[STAGED / 4 + STAGED / 32];

@@ -1,0 +1,163 @@
+"""Bandwidth and arithmetic of the matmul kernels on an NVIDIA GPU, beside a copy on the same device in the same run.
+
+  python benchmarks/gpu_kernels.py prepare FOLDER   # needs this project and its compiler, no GPU
+  python benchmarks/gpu_kernels.py run FOLDER       # needs torch and a GPU, nothing of this project
+
+`prepare` writes the kernels as PTX, what to launch, and small cases with their results; `run` checks those, then times
+each kernel in a CUDA graph over weights that rotate through 512 MB or more, so that no cache helps. A launch is timed
+with its share of the graph's gaps, about 1.5 us, which weigh where a matrix takes 10.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMATS = ("q4_0", "q4_k", "q6_k", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_block128")
+AFFINE = (("affine4_g64", "bf16"), ("affine8_g64", "bf16"))
+SHAPES = ((4096, 14336), (14336, 4096), (5120, 25600), (28672, 8192))
+ROWS = (8, 16, 64, 128, 512)  # of x, at 14336 x 4096; one row at every shape
+ROTATING = 768 << 20  # bytes of weights
+
+
+def prepare(folder: Path) -> None:
+    """Write kernels.ptx, plan.json and the small cases."""
+    from strixhlo.custom_kernels.gpu.kernels import build_ptx
+    from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+    from strixhlo.custom_kernels.ops.formats import FORMATS as DEFINED
+    from strixhlo.custom_kernels.ops.formats import dequantize
+
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    plan: list[dict[str, Any]] = []
+    for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
+        fmt = DEFINED[name]
+
+        def case(m: int, n: int, k: int, fmt: Any = fmt, dtype: str = dtype) -> dict[str, Any]:
+            (launch,) = quantized_matmul_launches(fmt, m, n, k, (dtype, dtype), H200)
+            parts = fmt.parts(n, k)
+            narrow = {"scale", "bias"} if dtype == "bf16" else set()
+            sizes = [int(np.prod(s)) * (2 if p in narrow else np.dtype(d).itemsize) for p, (s, d) in parts.items()]
+            shape = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
+            return {**shape, "scalars": launch.scalars, "format": fmt.name, "m": m, "n": n, "k": k, "parts": sizes}
+
+        for m in (1, 8, 9, 70):
+            n, k = 131, 768
+            parts = {}
+            for part, (shape, kind) in fmt.parts(n, k).items():
+                if kind.kind == "f":
+                    parts[part] = random.uniform(0.5, 1.5, shape).astype(kind)
+                elif part == "scale" and name.startswith("mx"):
+                    parts[part] = random.integers(120, 130, shape).astype(np.int8)
+                else:
+                    e4m3 = part == "scale" or (kind == np.int8 and name in ("mxfp8", "fp8_block128"))
+                    limit = 2 ** (8 * kind.itemsize - 1)
+                    low, high = (0, 100) if e4m3 else (-limit, limit)
+                    parts[part] = random.integers(low, high, shape, np.int64).astype(kind)
+            x = random.standard_normal((m, k), np.float32)
+            stored = list(parts.values())
+            if dtype == "bf16":
+                import ml_dtypes
+
+                for part in ("scale", "bias"):
+                    parts[part] = parts[part].astype(ml_dtypes.bfloat16)
+                stored = [v.view(np.int16) if v.dtype == ml_dtypes.bfloat16 else v for v in parts.values()]
+            want = x.astype(np.float64) @ np.asarray(dequantize(fmt, parts)).astype(np.float64).T
+            file = f"{name}-{m}.npz"
+            np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
+            plan.append({**case(m, n, k), "check": file})
+        plan += [case(1, n, k) for n, k in SHAPES]
+        plan += [case(m, 14336, 4096) for m in ROWS]
+    ptx = build_ptx("sm_80", {c["symbol"] for c in plan})
+    (folder / "kernels.ptx").write_text(ptx.read_text())
+    (folder / "plan.json").write_text(json.dumps(plan))
+    print(f"{len(plan)} cases in {folder}")
+
+
+def run(folder: Path) -> None:
+    """Check and time everything in the folder; a Markdown table on stdout."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    cuda = ctypes.CDLL("libcuda.so.1")
+    stream = torch.cuda.Stream()
+
+    def ok(code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            cuda.cuGetErrorString(code, ctypes.byref(text))
+            raise SystemExit(f"CUDA: {(text.value or b'unknown error').decode()}")
+
+    module = ctypes.c_void_p()
+    ok(cuda.cuModuleLoadData(ctypes.byref(module), (folder / "kernels.ptx").read_bytes() + b"\0"))
+
+    def launch(case: dict[str, Any], pointers: list[int]) -> None:
+        function = ctypes.c_void_p()
+        ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, case["symbol"].encode()))
+        values = [*map(ctypes.c_uint64, pointers), *map(ctypes.c_int32, case["scalars"])]
+        arguments = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
+        grid, block = (case["workgroups"], 1, 1), (case["threads"], 1, 1)
+        ok(cuda.cuLaunchKernel(function, *grid, *block, 0, ctypes.c_void_p(stream.cuda_stream), arguments, None))
+
+    def seconds(work: Callable[[], object], repeats: int) -> float:
+        """The median of five replays of a graph of `repeats` calls, for one call."""
+        with torch.cuda.stream(stream):
+            work()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(repeats):
+                    work()
+            times = []
+            for _ in range(6):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record(stream)
+                graph.replay()
+                end.record(stream)
+                torch.cuda.synchronize()
+                times.append(start.elapsed_time(end) / repeats * 1e-3)
+        return sorted(times[1:])[2]
+
+    pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
+    target = torch.empty_like(pool)
+    copy = 2 * ROTATING / seconds(lambda: torch.bitwise_not(pool, out=target), 10)
+    print(f"copy on this device: {copy / 1e9:.0f} GB/s\n\n| format | rows | shape | us | GB/s | of copy | TFLOP/s |")
+    print("|---|---|---|---|---|---|---|")
+    turn = iter(range(10**9))
+    for case in json.loads((folder / "plan.json").read_text()):
+        m, n, k = case["m"], case["n"], case["k"]
+        if "check" in case:
+            x, *parts, want = np.load(folder / case["check"]).values()
+            on_device = [torch.from_numpy(a.copy()).cuda() for a in (x, *parts)]
+            y = torch.full(want.shape, float("nan"), device="cuda")
+            launch(case, [t.data_ptr() for t in (*on_device, y)])
+            torch.cuda.synchronize()
+            error = np.linalg.norm(y.cpu().numpy() - want) / np.linalg.norm(want)
+            if not error < 1e-5:
+                raise SystemExit(f"{case['symbol']}: relative L2 {error:.1e}")
+            continue
+        size = sum(case["parts"])
+        starts = np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])])
+        copies = ROTATING // int(starts[-1])
+        x, y = torch.randn(m * k, device="cuda"), torch.empty(m * n, device="cuda")
+
+        def work(case: Any = case, x: Any = x, y: Any = y, starts: Any = starts, copies: int = copies) -> None:
+            base = pool.data_ptr() + next(turn) % copies * int(starts[-1])
+            launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
+
+        took = seconds(work, max(copies, 8))
+        rate, flops = size / took, 2 * m * n * k / took
+        cells = (case["format"], m, f"{n}x{k}", f"{took * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
+        print("|", " | ".join(map(str, cells)), f"| {flops / 1e12:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("prepare", "run"):
+        raise SystemExit(__doc__)
+    {"prepare": prepare, "run": run}[sys.argv[1]](Path(sys.argv[2]))
