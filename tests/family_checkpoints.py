@@ -6,6 +6,7 @@ norms and biases matter.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def random_checkpoint(kind: str, changes: dict[str, Any], folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """Writes the checkpoint of a model type, and returns the model as it reads it back, in float32."""
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **(SHAPE | changes))
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    config = transformers.AutoConfig.for_model(kind, **deepcopy(SHAPE | changes))  # it writes into nested ones
+    eager = {"dtype": torch.float32, "attn_implementation": "eager"}  # others leave out capped scores
+    model = transformers.AutoModelForCausalLM.from_config(config, **eager)
     with torch.no_grad():  # norms of one and biases of zero would hide a missing one
         for name, p in model.named_parameters():
             norm = "norm" in name and name.endswith("weight")
@@ -168,7 +170,7 @@ def random_checkpoint(kind: str, changes: dict[str, Any], folder: Path, dtype: t
     model.to(dtype).save_pretrained(folder)
     Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
     if dtype != torch.float32:  # not cast back: a cast to bfloat16 would round the rotary frequencies too
-        model = type(model).from_pretrained(folder, dtype=torch.float32)
+        model = type(model).from_pretrained(folder, **eager)
     return model.eval()
 
 

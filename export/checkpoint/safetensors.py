@@ -8,6 +8,7 @@ from pathlib import Path
 from ...errors import StrixhloError
 from .contents import Checkpoint
 from .hugging_face_config import normalized_config, normalized_name, renamed
+from .hugging_face_defaults import with_defaults
 from .quantization import assemble, maker_of
 from .safetensors_file import StoredTensor, read_safetensors
 from .text_files import read_json
@@ -22,7 +23,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
     """Open a directory that holds config.json and safetensors. StrixhloError names what is wrong or missing."""
     raw_config = read_json(directory / "config.json")
     nested = isinstance(raw_config.get("text_config"), dict)
-    config = normalized_config(raw_config, directory / "config.json")
+    config = with_defaults(normalized_config(raw_config, directory / "config.json"))
     config_file = directory / "config.json"
     if "quantization_config" not in config and "quantization" not in config and (directory / MODELOPT).is_file():
         config_file = directory / MODELOPT

@@ -18,6 +18,14 @@ from ..config_values import count, flag, numbers, positive, shown, wrong
 
 KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 
+_SHARED_KEYS = {"rope_type", "type", "factor", "rope_theta", "partial_rotary_factor"}
+_SHARED_KEYS |= {"original_max_position_embeddings", "max_position_embeddings"}
+_KEYS = {
+    "llama3": {"low_freq_factor", "high_freq_factor"},
+    "longrope": {"short_factor", "long_factor", "attention_factor"},
+    "yarn": {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"},
+}
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -47,6 +55,12 @@ class RopeScaling:
             kind = "longrope"
         if kind not in KINDS:
             raise StrixhloError(f"rope scaling of type {shown(kind)} is not supported; supported: {', '.join(KINDS)}")
+        known = _SHARED_KEYS | _KEYS.get(kind, set())
+        unknown = sorted(key for key, value in block.items() if value is not None and key not in known)
+        if unknown:
+            raise StrixhloError(
+                f"config.json: rope_scaling: {unknown[0]} = {shown(block[unknown[0]])} is not supported for {kind}"
+            )
         if kind in ("default", "dynamic"):
             return cls()
         if kind == "linear":

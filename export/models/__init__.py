@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ...errors import StrixhloError
+from ..config_keys import Config
 from ..config_values import required, shown
 from ..layers.cache import Cache
 from ..layers.weights import Weights
@@ -56,7 +57,7 @@ class Model(Protocol):
 
 
 # model_type -> reads a config of that type.
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
+FAMILIES: dict[str, Callable[[Config], Model]] = {
     "apertus": apertus.model,
     "cohere": cohere.model,
     "cohere2": cohere.cohere2,
@@ -86,10 +87,14 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Model]] = {
 
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
-    """The family's model for a Hugging Face config; StrixhloError that names an unknown one."""
+    """The family's model for a Hugging Face config; StrixhloError that names an unknown one, or a key that it does not
+    honour."""
     kind = required(config, "model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = get_close_matches(str(kind), FAMILIES, 1, 0.0)[0]
         supported = ", ".join(sorted(FAMILIES))
         raise StrixhloError(f"model type {shown(kind)} is not supported; the nearest that is: {near}; all: {supported}")
-    return FAMILIES[kind](config)
+    keys = Config(config)
+    model = FAMILIES[kind](keys)
+    keys.refuse_unread()
+    return model

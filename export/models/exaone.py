@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..config_keys import Config
 from ..layers.decoder import Decoder
 from . import llama
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
-    return llama.model({"rope_theta": 500000.0, "rms_norm_eps": 1e-5, **config})
+    return llama.model({"rope_theta": 500000.0, "rms_norm_eps": 1e-5} | config)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from ..config_keys import Config
 from ..config_values import count, refuse
 from ..layers.decoder import Decoder
 from .olmo2 import post_norm
 from .pre_norm import FULL, SLIDING, pre_norm, with_attention, with_windows
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None)})
     decoder = pre_norm(config)
     decoder = post_norm(with_attention(decoder, norm=decoder.norm))
     if config.get("sliding_window") is None:
-        return with_windows({**config, "layer_types": None}, decoder, [FULL] * decoder.layers)
+        return with_windows(config | {"layer_types": None}, decoder, [FULL] * decoder.layers)
+    config.unused("sliding_window_pattern")  # layer_types has it
     if config.get("layer_types") is None:
         refuse(config, {"sliding_window_pattern": (4, "LLLG", None)})
     period = count({}, "sliding_window_pattern", 4)

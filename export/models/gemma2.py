@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from ..config_keys import Config
 from ..config_values import flag, optional, positive, refuse
 from ..layers.decoder import Decoder
 from ..layers.mlp import activation
@@ -13,11 +12,12 @@ from .gemma3 import NORMS, Sandwich, gemma_norm
 from .pre_norm import FULL, SLIDING, pre_norm, with_attention, with_mlp, with_windows
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None), "use_bidirectional_attention": (False, None)})
+    config.unused("hidden_act")  # it is hidden_activation that counts
     bias, scale = flag(config, "attention_bias", False), positive(config, "query_pre_attn_scalar", 256) ** -0.5
-    softcap = optional({"attn_logit_softcapping": 50.0, **config}, "attn_logit_softcapping")
+    softcap = optional({"attn_logit_softcapping": 50.0} | config, "attn_logit_softcapping")
     d = pre_norm(config, head_dim=256, tied=True)
     d = with_attention(d, scale=scale, softcap=softcap, bias=bias, output_bias=bias)
     d = with_mlp(d, activation=activation(config, "hidden_activation", "gelu_pytorch_tanh"))
@@ -30,6 +30,6 @@ def model(config: Mapping[str, Any]) -> Decoder:
         gemma_norm(config),
         d.tied,
         embedding_scale=math.sqrt(d.hidden),
-        logit_softcap=optional({"final_logit_softcapping": 30.0, **config}, "final_logit_softcapping"),
+        logit_softcap=optional({"final_logit_softcapping": 30.0} | config, "final_logit_softcapping"),
         norms=NORMS,
     )

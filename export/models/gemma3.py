@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
-from ..config_values import attention_heads, count, flag, layer_count, layer_types, optional, positive, refuse, required
+from ..config_keys import Config
+from ..config_values import attention_heads, count, flag, layer_count, layer_types, optional, positive, refuse
 from ..layers.attention import Attention
 from ..layers.cache import Cache
 from ..layers.decoder import Decoder
@@ -42,13 +41,13 @@ class Sandwich(Decoder):
         return probe(x + self.norm(mixed, w, after_mlp), f"layers.{i}.mlp"), cache
 
 
-def gemma_norm(config: Mapping[str, Any]) -> Norm:
+def gemma_norm(config: Config) -> Norm:
     """Gemma multiplies by 1 + weight; GGUF files hold the sum."""
     offset = 0.0 if config.get("strixhlo_norms_include_one") else 1.0
     return Norm(positive(config, "rms_norm_eps"), offset=offset)
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(
         config,
@@ -58,11 +57,14 @@ def model(config: Mapping[str, Any]) -> Decoder:
             "use_bidirectional_attention": (False, None),
         },
     )
+    config.unused("hidden_act")  # it is hidden_activation that counts
+    config.unused("sliding_window")  # where all layers are full
     hidden, layers = count(config, "hidden_size"), layer_count(config)
     heads, kv_heads, head_dim = attention_heads(config, hidden)
     bias, norm = flag(config, "attention_bias", False), gemma_norm(config)
-    required(config, "layer_types")
-    kinds = layer_types(config, layers, (), (SLIDING, FULL))
+    period = count(config, "sliding_window_pattern", 6)
+    default = [FULL if (i + 1) % period == 0 else SLIDING for i in range(layers)]
+    kinds = layer_types(config, layers, default, (SLIDING, FULL))
     full = Attention(
         hidden,
         heads,

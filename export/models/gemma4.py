@@ -4,12 +4,12 @@ embedding of each token for each layer (as in Gemma 3n), no scale of the scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
+from ..config_keys import Config
 from ..config_values import count, flag, layer_count, optional, positive, refuse
 from ..layers.cache import Cache
 from ..layers.decoder import Decoder
@@ -113,7 +113,7 @@ def pool_places(layers: list[Gemma4Attention]) -> tuple[tuple[int, ...], tuple[i
     return found, (-(-taken // total) * total, unit)
 
 
-def model(config: Mapping[str, Any]) -> Gemma4:
+def model(config: Config) -> Gemma4:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(
         config,
@@ -124,6 +124,7 @@ def model(config: Mapping[str, Any]) -> Gemma4:
             "attn_logit_softcapping": (None,),
         },
     )
+    config.unused("hidden_act", "num_experts", "top_k_experts", "moe_intermediate_size")  # there are no experts
     hidden, layers = count(config, "hidden_size"), layer_count(config)
     kinds = list(config.get("layer_types") or [FULL if (i + 1) % 6 == 0 else SLIDING for i in range(layers)])
     norm = Norm(positive(config, "rms_norm_eps", 1e-6))

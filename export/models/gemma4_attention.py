@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ...errors import StrixhloError
+from ..config_keys import Config
 from ..config_values import attention_heads, count, flag, layer_types, positive, shown, wrong
 from ..layers.attention import Attention
 from ..layers.cache import Cache
@@ -67,14 +67,12 @@ class Gemma4Attention(Attention):
         return projection(mixed, w, p + self.output, self.output_bias), cache
 
 
-def attention_layers(
-    config: Mapping[str, Any], kinds: Sequence[str], hidden: int, norm: Norm
-) -> tuple[Gemma4Attention, ...]:
+def attention_layers(config: Config, kinds: Sequence[str], hidden: int, norm: Norm) -> tuple[Gemma4Attention, ...]:
     """One a layer, as layer_types, per_layer_config and num_kv_shared_layers say."""
     kinds = layer_types({"layer_types": list(kinds)}, count(config, "num_hidden_layers"), (), (SLIDING, FULL))
     if kinds[-1] != FULL:
         raise wrong("layer_types", kinds, f"a list whose last layer is {FULL}")
-    heads, kv_heads, head_dim = attention_heads({"head_dim": 256, **config}, hidden)
+    heads, kv_heads, head_dim = attention_heads({"head_dim": 256} | config, hidden)
     bias = flag(config, "attention_bias", False)
     local = Rope(head_dim, positive(config, "rope_local_base_freq", 10000.0), table="rope.local")
     sliding = Gemma4Attention(
@@ -97,18 +95,20 @@ _PROPORTIONAL = {"rope_type": "proportional"}
 _UNSCALED = {"partial_rotary_factor": 0.25}
 
 
-def _full_heads(config: Mapping[str, Any], kinds: Sequence[str], kv_heads: int) -> tuple[int, int]:
+def _full_heads(config: Config, kinds: Sequence[str], kv_heads: int) -> tuple[int, int]:
     """(key and value heads, head size) of the full layers: per layer as transformers 5 writes it, or in keys."""
     overrides = config.get("per_layer_config")
+    config.unused("global_head_dim", "num_global_key_value_heads")  # unless they are read below
     if overrides is None:
         equal = flag(config, "attention_k_eq_v", False) and config.get("num_global_key_value_heads") is not None
         return count(config, "num_global_key_value_heads") if equal else kv_heads, count(config, "global_head_dim", 512)
     if not isinstance(overrides, Mapping) or not all(isinstance(v, Mapping) for v in overrides.values()):
         raise wrong("per_layer_config", overrides, "an object of objects")
-    expected = {str(i) for i, kind in enumerate(kinds) if kind == FULL}
+    expected = {i for i, kind in enumerate(kinds) if kind == FULL}
+    layers = {int(k) if str(k).isdecimal() else k for k in overrides}
     settings = [dict(v) for v in overrides.values()]
     known = {"head_dim", "num_key_value_heads"}
-    if {str(k) for k in overrides} != expected or any(s != settings[0] or not s.keys() <= known for s in settings):
+    if layers != expected or any(s != settings[0] or not s.keys() <= known for s in settings):
         raise StrixhloError(
             f"config.json: per_layer_config = {shown(overrides)} is not supported: it must give all full-attention"
             f" layers, and no others, the same head_dim and num_key_value_heads"
@@ -116,9 +116,7 @@ def _full_heads(config: Mapping[str, Any], kinds: Sequence[str], kv_heads: int) 
     return count(settings[0], "num_key_value_heads", kv_heads), count(settings[0], "head_dim", 256)
 
 
-def _with_sources(
-    layers: list[Gemma4Attention], kinds: Sequence[str], config: Mapping[str, Any]
-) -> tuple[Gemma4Attention, ...]:
+def _with_sources(layers: list[Gemma4Attention], kinds: Sequence[str], config: Config) -> tuple[Gemma4Attention, ...]:
     """The last num_kv_shared_layers read the last layer of their kind before them."""
     shared = config.get("num_kv_shared_layers") or 0
     first = len(layers) - shared

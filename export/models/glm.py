@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from ..config_keys import Config
 from ..config_values import flag
 from ..layers.decoder import Decoder
 from .gemma3 import Sandwich
 from .pre_norm import partial_rotary, pre_norm, with_attention, with_mlp
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     decoder = pre_norm(config, head_dim=128)
     rope = partial_rotary(config, decoder.attention[0].rope, decoder.head_dim, 0.5)
@@ -21,7 +20,7 @@ def model(config: Mapping[str, Any]) -> Decoder:
     return with_mlp(decoder, fused=True, up="gate_up_proj")
 
 
-def glm4(config: Mapping[str, Any]) -> Decoder:
+def glm4(config: Config) -> Decoder:
     """GLM-4 of April 2025: norms after attention and MLP too."""
     d = model(config)
     norms = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from ..config_keys import Config
 from ..config_values import count, flag, positive, refuse, required, wrong
 from ..layers.decoder import Decoder
 from .pre_norm import pre_norm, with_attention, with_mlp
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None)})
     bias = flag(config, "attention_bias", False)
@@ -25,9 +24,12 @@ def model(config: Mapping[str, Any]) -> Decoder:
     )
 
 
-def granite4(config: Mapping[str, Any]) -> Decoder:
+def granite4(config: Config) -> Decoder:
     """Granite 4 without experts and without Mamba layers: a fused gated MLP under other names."""
     refuse(config, {"num_local_experts": (0,), "position_embedding_type": ("rope", None)})
+    refuse(config, {"normalization_function": ("rmsnorm",)})
+    config.unused("init_method", "num_experts_per_tok", "time_step_limit")
+    config.unused(*(key for key in config if key.startswith("mamba_")))
     decoder = model(config)
     kinds = config.get("layer_types") or required(config, "layers_block_type")
     if not isinstance(kinds, list) or len(kinds) != decoder.layers or {*kinds} - {"attention", "full_attention"}:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
+from ..config_keys import Config
 from ..config_values import flag, positive, refuse
 from ..layers.cache import Cache
 from ..layers.decoder import Decoder
@@ -36,7 +35,7 @@ def post_norm(d: Decoder) -> PostNorm:
     return PostNorm(d.hidden, d.vocab_size, d.attention, d.mlp, d.norm, d.tied, norms=NORMS)
 
 
-def model(config: Mapping[str, Any], theta: float = 10000.0) -> Decoder:
+def model(config: Config, theta: float = 10000.0) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None), "clip_qkv": (None,)})
     decoder, bias = pre_norm(config, theta=theta), flag(config, "attention_bias", False)
@@ -44,7 +43,7 @@ def model(config: Mapping[str, Any], theta: float = 10000.0) -> Decoder:
     return post_norm(with_attention(decoder, **changes))
 
 
-def olmo3(config: Mapping[str, Any]) -> Decoder:
+def olmo3(config: Config) -> Decoder:
     """OLMo 3: three layers of four have a window, and their rotary embedding is not scaled."""
     d = model(config, 500000.0)
     d = with_windows(config, d, [FULL if (i + 1) % 4 == 0 else SLIDING for i in range(d.layers)])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..config_keys import Config
 from ..config_values import flag, refuse
 from ..layers.decoder import Decoder
 from .pre_norm import pre_norm, with_attention
 from .qwen2 import windows
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None)})
     decoder, bias = pre_norm(config, head_dim=128), flag(config, "attention_bias", False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..config_keys import Config
 from ..config_values import flag, refuse
 from ..layers.decoder import Decoder
 from .pre_norm import pre_norm, with_attention, with_mlp
 
 
-def model(config: Mapping[str, Any]) -> Decoder:
+def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     refuse(config, {"partial_rotary_factor": (1.0, None)})
     bias, output_bias = flag(config, "attention_bias", True), flag(config, "attention_out_bias", False)
