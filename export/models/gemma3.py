@@ -55,6 +55,7 @@ def model(config: Config) -> Decoder:
             "quantization_config": (None,),
             "partial_rotary_factor": (1.0, None),
             "use_bidirectional_attention": (False, None),
+            "attn_logit_softcapping": (None,),  # transformers' Gemma 3 does not do it either
         },
     )
     config.unused("hidden_act")  # it is hidden_activation that counts
@@ -72,7 +73,6 @@ def model(config: Config) -> Decoder:
         head_dim,
         scale=positive(config, "query_pre_attn_scalar", head_dim) ** -0.5,
         rope=replace(Rope.from_config(config, head_dim, 1000000.0), table="rope.global"),
-        softcap=optional(config, "attn_logit_softcapping"),
         bias=bias,
         output_bias=bias,
         norm=norm,

@@ -17,6 +17,7 @@ def model(config: Config) -> Decoder:
     refuse(config, {"partial_rotary_factor": (1.0, None), "layer_types": (None,)})
     refuse(config, {"mlp_type": ("default",), "norm_type": ("layer_norm",), "scale_attn_weights": (True,)})
     config.unused("activation_function", "layer_norm_epsilon")  # older names of hidden_act and norm_epsilon
+    config.unused("attention_bias", "mlp_bias")  # use_bias is for both
     config.unused("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")  # it always is
     epsilon = positive(config, "norm_epsilon", 1e-5)
     decoder, bias = pre_norm(config | {"rms_norm_eps": epsilon}, tied=True), flag(config, "use_bias", True)

@@ -21,7 +21,7 @@ Edit = Callable[[Path, Callable[[dict], object]], None]
     [
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"num_hidden_layers": None}, "lacks num_hidden_layers"),
-        ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
+        ({"intermediate_size": None}, "lacks intermediate_size"),
         ({"model_type": None}, "lacks model_type"),
         ({"hidden_size": 0}, "hidden_size = 0 is not a whole number"),
         ({"hidden_size": "64"}, "hidden_size = '64' is not a whole number"),
@@ -50,7 +50,7 @@ Edit = Callable[[Path, Callable[[dict], object]], None]
         ({"model_type": "mamba"}, "model type 'mamba' is not supported; the nearest that is: "),
         ({"model_type": ["llama"]}, "model type ['llama'] is not supported"),
         ({"hidden_act": "tanh"}, "hidden_act = 'tanh' is not supported"),
-        ({"model_type": "gemma3_text"}, "lacks layer_types"),
+        ({"model_type": "gemma3_text"}, "pre_feedforward_layernorm.weight is missing"),
         ({"model_type": "gemma3_text", "layer_types": [{}, "full_attention"]}, "layer_types = "),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_three_dtypes(model: Callable[..., Path]) -> None:
     }
     checkpoint = open_checkpoint(str(model({"model.safetensors": arrays})))
     assert checkpoint.container == "safetensors" and [f.name for f in checkpoint.files] == ["model.safetensors"]
-    assert checkpoint.config == CONFIG
+    assert checkpoint.config.items() >= CONFIG.items()
     assert {n: (t.format, t.shape) for n, t in checkpoint.tensors.items()} == {
         "model.a": ("f32", (3, 2)),
         "model.b": ("f16", (3, 2)),

@@ -70,6 +70,8 @@ def another(key: str, value: Any) -> Any:
     if key == "rope_parameters" and "full_attention" in value:
         sliding = {"rope_type": "default", "rope_theta": 3000.0}
         return {"full_attention": OTHERS[key], "sliding_attention": sliding}
+    if key == "rope_parameters" and "llama_4_scaling_beta" in value:
+        return OTHERS[key] | {"llama_4_scaling_beta": 0.7}
     if key in OTHERS:
         return OTHERS[key]
     if isinstance(value, bool):
