@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import StrixhloError
 from .replacement import atomic_write
@@ -29,6 +29,8 @@ ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a
 
 
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
+Bytes = Annotated[int, Field(ge=0, lt=1 << 50)]
+Kind = Literal["prefill", "score", "decode"]
 DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
 KVDType = Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
 
@@ -50,7 +52,7 @@ class EntryPoint(_Record):
     `rows` sequences. The last inputs are the KV pools, donated; the outputs are `logits`,
     `tokens` (of each row the largest logit's, -1 where there is none: see the argmax op) and the pools again."""
 
-    kind: Literal["prefill", "score", "decode"]
+    kind: Kind
     rows: Size
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -61,9 +63,9 @@ class Parameter(_Record):
     files, the `file`-th of `Manifest.references`."""
 
     dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    length: int
+    shape: tuple[Size, ...]
+    offset: Bytes
+    length: Bytes
     file: Annotated[int, Field(ge=0)] | None = None
 
 
@@ -95,11 +97,25 @@ class KVCache(_Record):
         return 2 * self.layers * self.rows * self.width * self.element_bytes
 
 
+def entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
+    """The entry point of that kind: export traces it, and no other one is read."""
+    pools = cache.pools()
+    tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
+    table = TensorSpec(name="block_table", shape=(rows if kind == "decode" else 1, cache.blocks), dtype="i32")
+    if kind == "decode":
+        where: tuple[TensorSpec, ...] = (TensorSpec(name="positions", shape=(rows,), dtype="i32"),)
+    else:
+        where = (TensorSpec(name="start", shape=(1,), dtype="i32"), TensorSpec(name="count", shape=(1,), dtype="i32"))
+    logits = TensorSpec(name="logits", shape=(1 if kind == "prefill" else rows, vocab_size), dtype="f32")
+    best = TensorSpec(name="tokens", shape=logits.shape[:1], dtype="i32")  # of the largest logit of each row
+    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, best, *pools))
+
+
 class SourceFile(_Record):
     """A file of the checkpoint that the bundle was made from."""
 
     name: str
-    bytes: int
+    bytes: Bytes
     sha256: str
 
 
@@ -107,7 +123,7 @@ class Reference(_Record):
     """A file of the checkpoint that holds weights of the bundle: its absolute path, its size and hash at the export."""
 
     path: str
-    bytes: int
+    bytes: Bytes
     sha256: str
 
 
@@ -124,7 +140,7 @@ class Manifest(_Record):
     entry_points: dict[str, EntryPoint]
     kv_cache: KVCache
     parameters: dict[str, Parameter]
-    weights_bytes: int
+    weights_bytes: Bytes
     weights_sha256: str
     program_sha256: str
     custom_ops: dict[str, int]  # op -> number of calls in the program
@@ -138,6 +154,21 @@ class Manifest(_Record):
     def referenced_bytes(self) -> int:
         """Bytes of the weights that stay in the checkpoint's files."""
         return sum(p.length for p in self.parameters.values() if p.file is not None)
+
+
+def _check_report(report: dict[str, Any]) -> dict[str, Any]:
+    """What memory budgets read of a report: `entries`, the bytes that one call of each entry point takes."""
+    entries = report.get("entries", {})
+    if not isinstance(entries, dict):
+        raise ValueError("entries is no object")
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"entries.{name:.40} is no object")
+        for key in ("transient_bytes", "result_bytes", "unknown_sizes"):
+            value = entry.get(key)
+            if type(value) is not int or not 0 <= value < 1 << 50:
+                raise ValueError(f"entries.{name:.40}.{key} is {value!r:.40}, no number of bytes")
+    return report
 
 
 class Build(_Record):
@@ -154,8 +185,8 @@ class Build(_Record):
     kv_dtype: KVDType | None = None  # of the KV cache, where it was chosen when compiling; None: as exported
     kv_rows_free: bool = False  # the KV pools may have any number of rows; else as many as exported
     vmfb_sha256: str
-    vmfb_bytes: int
-    report: dict[str, Any]
+    vmfb_bytes: Bytes
+    report: Annotated[dict[str, Any], AfterValidator(_check_report)]
 
 
 def built_cache(manifest: Manifest, build: Build | None) -> KVCache:
@@ -212,10 +243,17 @@ def open_bundle(path: Path) -> Bundle:
     kinds = {e.kind for e in manifest.entry_points.values()}
     if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds:
         raise StrixhloError(f"{path / MANIFEST}: entry points are missing; export the bundle again")
+    kv = manifest.kv_cache
+    if kv.blocks * kv.block_size != kv.rows or manifest.context > kv.rows:
+        raise StrixhloError(
+            f"{path / MANIFEST}: a context of {manifest.context} and {kv.blocks} blocks of {kv.block_size} positions"
+            f" do not go with a KV cache of {kv.rows}; export the bundle again"
+        )
     for name, entry in manifest.entry_points.items():
-        if tuple(o.name for o in entry.outputs) != ("logits", "tokens", "k_pool", "v_pool"):
+        expected = entry_point(entry.kind, entry.rows, kv, manifest.vocab_size)
+        if name != f"{entry.kind}_{entry.rows}" or entry != expected:
             raise StrixhloError(
-                f"{path / MANIFEST}: {name} has other outputs than export writes; export the bundle again"
+                f"{path / MANIFEST}: {name} has other inputs or outputs than export writes; export the bundle again"
             )
     size = bundle.weights.stat().st_size
     if size != manifest.weights_bytes:

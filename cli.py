@@ -22,6 +22,7 @@ from .errors import StrixhloError
 from .eval_command import eval_
 from .progress import export_progress, spinner
 from .run_command import run
+from .runtime.sizes import size
 from .serve_command import serve
 
 stderr = Progress()
@@ -111,7 +112,7 @@ def export(
     if as_json:
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))
     else:
-        click.echo(f"{out}: {m.family}, {m.weights_bytes / 1e6:.0f} MB of weights, context {m.context}")
+        click.echo(f"{out}: {m.family}, {size(m.weights_bytes)} of weights, context {m.context}")
 
 
 def _name(source: str) -> str:
@@ -172,7 +173,7 @@ def compile_(
         return
     state = "compiled" if result.fresh else "up to date"
     calls = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in result.build.report.items() if isinstance(v, int))
-    click.echo(f"{bundle}: {target} {state}, {result.build.vmfb_bytes / 1e3:.0f} kB ({calls})")
+    click.echo(f"{bundle}: {target} {state}, {size(result.build.vmfb_bytes)} ({calls})")
     for line in report_lines(result.build.report):
         click.echo(line)
 
@@ -194,6 +195,9 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
     opened = open_bundle(bundle)
     if budget["machine"] and not memory:
         raise StrixhloError("--machine says against what to hold the memory that it needs; add --memory")
+    if verify:
+        with spinner(stderr, f"verifying {bundle}"):
+            verify_bundle(opened)
     if memory:
         from .memory_table import show_budgets
 
@@ -201,8 +205,6 @@ def inspect(bundle: Path, verify: bool, memory: bool, as_json: bool, **budget: A
         return
     record = bundle_record(opened)
     if verify:
-        with spinner(stderr, f"verifying {bundle}"):
-            verify_bundle(opened)
         record["verified"] = True
     if as_json:
         click.echo(json.dumps(record, indent=1))

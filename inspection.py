@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from .bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
 from .errors import StrixhloError
+from .runtime.sizes import size
 
 
 def bundle_record(bundle: Bundle) -> dict[str, Any]:
@@ -60,27 +62,28 @@ def bundle_table(record: dict[str, Any]) -> Table:
     def counts(values: dict[str, Any]) -> str:
         return ", ".join(f"{name} {count}" for name, count in values.items())
 
+    def row(name: str, text: str) -> None:
+        table.add_row(Text(name), Text(text))
+
     kv = record["kv_cache"]
-    table.add_row("name", record["name"])
-    table.add_row("family", record["family"])
-    table.add_row("source", f"{record['source']} ({record['container']})")
-    table.add_row("weights", f"{record['weights_bytes'] / 1e6:.1f} MB in {record['parameters']} arrays")
+    row("name", record["name"])
+    row("family", record["family"])
+    row("source", f"{record['source']} ({record['container']})")
+    row("weights", f"{size(record['weights_bytes'])} in {record['parameters']} arrays")
     if record["referenced_bytes"]:
         files = ", ".join(r["path"] for r in record["references"])
-        table.add_row("in the checkpoint", f"{record['referenced_bytes'] / 1e6:.1f} MB more of weights, in {files}")
-    table.add_row("formats", counts(record["weight_formats"]))
-    table.add_row("context", f"{record['context']} positions")
-    table.add_row(
-        "KV cache", f"{kv['bytes'] / 1e6:.1f} MB: 2 x {kv['layers']} x {kv['rows']} x {kv['width']} {kv['dtype']}"
-    )
-    table.add_row("entry points", counts(record["entry_points"]))
-    table.add_row("custom ops", counts(record["custom_ops"]))
-    table.add_row("made with", counts(record["versions"]))
+        row("in the checkpoint", f"{size(record['referenced_bytes'])} more of weights, in {files}")
+    row("formats", counts(record["weight_formats"]))
+    row("context", f"{record['context']} positions")
+    row("KV cache", f"{size(kv['bytes'])}: 2 x {kv['layers']} x {kv['rows']} x {kv['width']} {kv['dtype']}")
+    row("entry points", counts(record["entry_points"]))
+    row("custom ops", counts(record["custom_ops"]))
+    row("made with", counts(record["versions"]))
     for target, build in record["builds"].items():
         state = "" if build["whole"] else ", not whole: compile again"
-        table.add_row(target, f"{build['bytes'] / 1e3:.0f} kB, {build['activations']} activations{state}")
+        row(target, f"{size(build['bytes'])}, {build['activations']} activations{state}")
     if record.get("verified"):
-        table.add_row("verified", "program, weights and builds are as they were written")
+        row("verified", "program, weights and builds are as they were written")
     if not record["builds"]:
-        table.add_row("targets", "none compiled yet")
+        row("targets", "none compiled yet")
     return table

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import click
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from .bundle import Bundle
 from .command_group import Output
+from .compile.targets import parse_target
 from .errors import StrixhloError
 from .runtime.device_pool import device_pool
 from .runtime.machines import MACHINES, machine_pool
@@ -51,6 +53,8 @@ def budgets(
     The machines named are AMD's, so `target` is then rocm, whether the bundle is compiled for it or not.
     """
     target = built_target(bundle, target)
+    if not bundle.target_dir(target).is_dir():
+        parse_target(target)  # StrixhloError for one that cannot be compiled for
     build = read_build(bundle, target) if bundle.target_dir(target).is_dir() else None
     kind = target.partition(":")[0]
     if machines and kind != "rocm":
@@ -69,19 +73,23 @@ def budget_tables(found: dict[str, Budget]) -> Group:
 
 def _table(name: str, budget: Budget) -> Table:
     what = f" ({MACHINES[name].what})" if name in MACHINES else ""
-    table = Table(title=f"{name}{what}", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(title=Text(f"{name}{what}"), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
+
+    def row(*cells: str) -> None:
+        table.add_row(*map(Text, cells))
+
     for item in budget.items:
-        table.add_row(item.name, size(item.bytes), item.note)
-    table.add_row("needed", size(budget.needed))
+        row(item.name, size(item.bytes), item.note)
+    row("needed", size(budget.needed))
     amount = "not known" if budget.amount is None else size(budget.amount)
-    table.add_row(budget.source.partition(" of ")[0], amount, "; ".join(budget.pool.reasons) if budget.pool else "")
+    row(budget.source.partition(" of ")[0], amount, "; ".join(budget.pool.reasons) if budget.pool else "")
     if budget.left is not None:
-        table.add_row("left" if budget.fits else "missing", size(abs(budget.left)))
+        row("left" if budget.fits else "missing", size(abs(budget.left)))
     for fitting in budget.fitting:
-        table.add_row("would fit", "", fitting)
+        row("would fit", "", fitting)
     for warning in budget.pool.warnings if budget.pool else ():
-        table.add_row("warning", "", warning)
+        row("warning", "", warning)
     return table

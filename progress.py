@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from .runtime.sizes import size
 
 REMIND_SECONDS = 10.0
 
@@ -25,12 +28,16 @@ class Stages:
 @contextmanager
 def export_progress(console: Console) -> Iterator[Stages]:
     """A line per stage, with a bar in bytes where the size is known."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+    )
     if not console.is_terminal:
         with spinner(console, "export") as say:
-            yield Stages(
-                lambda name, total: say(f"{name}{f' ({total / 1e6:.0f} MB)' if total else ''}"), lambda _: None
-            )
+            yield Stages(lambda name, total: say(f"{name}{f' ({size(total)})' if total else ''}"), lambda _: None)
         return
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)
@@ -44,8 +51,8 @@ def export_progress(console: Console) -> Iterator[Stages]:
 def spinner(console: Console, title: str) -> Iterator[Callable[[str], None]]:
     """Yields a function that says what is being done now; a long step is repeated with its time every 10 seconds."""
     if console.is_terminal:
-        with console.status(title) as status:
-            yield lambda text: status.update(f"{title}: {text}")
+        with console.status(Text(title)) as status:
+            yield lambda text: status.update(Text(f"{title}: {text}"))
         return
     current, began = title, time.monotonic()
     done = threading.Event()
@@ -53,11 +60,11 @@ def spinner(console: Console, title: str) -> Iterator[Callable[[str], None]]:
     def say(text: str) -> None:
         nonlocal current, began
         current, began = text, time.monotonic()
-        console.print(text, soft_wrap=True)
+        console.print(text, markup=False, soft_wrap=True)
 
     def remind() -> None:
         while not done.wait(REMIND_SECONDS):
-            console.print(f"{current}: {time.monotonic() - began:.0f} s", soft_wrap=True)
+            console.print(f"{current}: {time.monotonic() - began:.0f} s", markup=False, soft_wrap=True)
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()

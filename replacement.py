@@ -75,6 +75,20 @@ def replaced_directory(path: Path, *markers: str) -> Iterator[Path]:
             os.close(lock)
 
 
+@contextmanager
+def scratch_directory(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside `path`, gone at the end of the block; those of writers that were killed are
+    removed first."""
+    _remove_leftovers(path)
+    temporary, lock = _claimed_folder(path)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
 def _check_ours(path: Path, markers: tuple[str, ...]) -> None:
     if _holds_current_directory(path):
         raise StrixhloError(f"{path}: is the current directory, and would be replaced; name a folder inside of it")

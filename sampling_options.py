@@ -53,8 +53,9 @@ def sampling_options(*, max_tokens: int, temperature: float, top_p: float) -> Ca
 
 
 def sampling_params(options: dict[str, Any]) -> SamplingParams:
-    """What the options say; those that were not given have the sampler's own defaults."""
-    from .runtime.sampling import SamplingParams
+    """What the options say; those that were not given have the sampler's own defaults. StrixhloError names the option
+    that is out of range."""
+    from .runtime.sampling import InvalidSampling, SamplingParams
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if "logit_bias" in given:
@@ -67,7 +68,18 @@ def sampling_params(options: dict[str, Any]) -> SamplingParams:
             raise StrixhloError(f"{path}: is not JSON: {error}") from None
     if "grammar" in given:
         given["grammar"] = _text(given["grammar"])
-    return SamplingParams(**given)
+    try:
+        return SamplingParams(**given)
+    except InvalidSampling as error:
+        raise StrixhloError(f"{_option(error.name)} is {error.value!r}; it must be {error.expected}") from None
+
+
+def _option(name: str) -> str:
+    """temperature -> --temp, by the command that runs."""
+    for parameter in click.get_current_context().command.params:
+        if parameter.name == name:
+            return max(parameter.opts, key=len)
+    return name
 
 
 def _bias(text: str) -> tuple[int, float]:

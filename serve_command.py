@@ -58,6 +58,7 @@ def serve(
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     from .runtime.batch_engine import BatchEngine
     from .runtime.cache_size import require_kv_dtype
+    from .runtime.load_plan import shortage
     from .runtime.loaded import new_speculation, open_draft, planned_draft, plans_beside
     from .runtime.memory import budget_line, item_line, require_fit_together
     from .runtime.program import Program, read_build
@@ -87,6 +88,9 @@ def serve(
         budgets = [plan.budget for plan in (*plans, small) if plan]
         require_fit_together(budgets)
         say_dim(budget_line(budgets))
+        for name, plan in zip(opened, plans, strict=True):
+            if lack := shortage(plan, parallel):
+                say_dim(f"{name}: {lack}")
         programs = []
         for (name, bundle), plan in zip(opened.items(), plans, strict=True):
             program = stack.enter_context(Program(bundle, target, threads, plan=plan))

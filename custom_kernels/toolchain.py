@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ..end_with_parent import ends_with_parent
 from ..errors import StrixhloError
+from ..replacement import scratch_directory
 
 CPU_SOURCES = Path(__file__).parent / "cpu"
 ROCM_CLANG = Path("/opt/rocm/llvm/bin/clang")
@@ -149,7 +150,8 @@ def _target_flags(cpu: str, features: Sequence[str]) -> list[str]:
 
 def run_tool(command: Sequence[str], what: str) -> None:
     """Run a compiler or linker; StrixhloError with its first error."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    path = shutil.which(command[0]) or command[0]
+    done = subprocess.run(ends_with_parent([path, *command[1:]]), capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
         raise StrixhloError(f"{what} failed: {lines[0].strip()} (command: {' '.join(command)})")
@@ -168,14 +170,14 @@ def _build(cpu: str, features: Sequence[str], *, shared: bool) -> Path:
         return result
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
-            built = Path(scratch) / "kernels.o"
+        with scratch_directory(folder / "building") as scratch:
+            built = scratch / "kernels.o"
             source = str(CPU_SOURCES / "kernels.cpp")
             run_tool(
                 [*clang.command, *flags, *clang.include, "-c", source, "-o", str(built)], f"building kernels for {cpu}"
             )
             if shared:
-                objects, built = built, Path(scratch) / "kernels.so"
+                objects, built = built, scratch / "kernels.so"
                 run_tool([*linker(), "-shared", "--no-undefined", str(objects), "-o", str(built)], "linking kernels")
             # Another process may have been faster: both files are the same, and the last one stays.
             built.replace(result)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from ..bundle import EntryPoint, KVCache, TensorSpec
+from ..bundle import EntryPoint, KVCache, entry_point
 from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
 from .layers.weights import Weight, Weights
@@ -39,7 +39,7 @@ def trace(
 ) -> Traced:
     """Trace `entries` (name -> kind and rows). `weights` holds shapes (jax.ShapeDtypeStruct) in place of arrays."""
     used: set[str] = set()
-    points = {name: _entry_point(kind, rows, cache, model.vocab_size) for name, (kind, rows) in entries.items()}
+    points = {name: entry_point(kind, rows, cache, model.vocab_size) for name, (kind, rows) in entries.items()}
     functions, arguments = {}, {}
     for name, (kind, rows) in entries.items():
         functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used)))
@@ -61,19 +61,6 @@ def trace(
 def _parameter_name(path: tuple[Any, ...]) -> str:
     """('model.norm.weight', .parts, 'dense') -> model.norm.weight.dense"""
     return f"{path[0].key}.{path[-1].key}"
-
-
-def _entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
-    pools = cache.pools()
-    tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
-    table = TensorSpec(name="block_table", shape=(rows if kind == "decode" else 1, cache.blocks), dtype="i32")
-    if kind == "decode":
-        where: tuple[TensorSpec, ...] = (TensorSpec(name="positions", shape=(rows,), dtype="i32"),)
-    else:
-        where = (TensorSpec(name="start", shape=(1,), dtype="i32"), TensorSpec(name="count", shape=(1,), dtype="i32"))
-    logits = TensorSpec(name="logits", shape=(1 if kind == "prefill" else rows, vocab_size), dtype="f32")
-    best = TensorSpec(name="tokens", shape=logits.shape[:1], dtype="i32")  # of the largest logit of each row
-    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, best, *pools))
 
 
 def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:

@@ -142,7 +142,7 @@ def visible_gpus(gpus: Sequence[AmdGpu], environment: Mapping[str, str]) -> tupl
                 odd.append(f"{name}={text} names a device by its UUID: taken as all devices")
                 chosen = left
                 break
-            if not word.strip().isdecimal() or int(word) >= len(left):
+            if not re.fullmatch(r"[0-9]{1,4}", word.strip()) or int(word) >= len(left):
                 odd.append(f"{name}={text}: {word.strip()!r} is no device here")
                 break
             chosen.append(left[int(word)])

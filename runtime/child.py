@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import one_line
+
 
 def ask(
     module: str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 120
@@ -35,4 +37,4 @@ def ask(
         return json.loads(done.stdout.splitlines()[-1]), ""
     except (IndexError, ValueError):
         last = done.stderr.strip().splitlines()[-1:] or [f"code {done.returncode}"]
-        return None, last[0][:300]
+        return None, one_line(last[0])

@@ -9,7 +9,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from ..errors import StrixhloError
+from ..errors import StrixhloError, one_line
 from .sampling import SamplingParams
 
 
@@ -80,4 +80,4 @@ def _grammar(params: SamplingParams) -> str:
 
 
 def _line(error: object) -> str:
-    return " ".join(str(error).split())[:300]
+    return one_line(error)

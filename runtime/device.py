@@ -14,7 +14,7 @@ import iree.runtime as rt
 import numpy as np
 
 from ..bundle import Parameter, TensorSpec
-from ..errors import StrixhloError
+from ..errors import StrixhloError, one_line
 
 # The kind of a target -> IREE's HAL driver, and what it needs on the machine.
 DRIVERS = {
@@ -56,7 +56,7 @@ class Device:
         try:
             self.hal: Any = rt.get_driver(driver).create_default_device()
         except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error, 200)
             raise StrixhloError(f"no device for target {kind}: {reason}; it needs {needs}") from None
         self._memory = rt.MemoryType.DEVICE_LOCAL
         if self.on_host:

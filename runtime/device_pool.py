@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .amdgpu import amd_gpus, visible_gpus
 from .host_memory import read_host
-from .nvidia import NVML, default_cuda_device, nvidia_gpus
+from .nvidia import NVML, first_cuda_gpu, nvidia_gpus
 from .pools import Pool, amd_pool, card_pool, ram_pool
 from .sysfs import ROOT
 
@@ -39,10 +39,10 @@ def device_pool(kind: str, root: Path = ROOT, environment: Mapping[str, str] = o
 
 def _cuda_pool(environment: Mapping[str, str], nvml: str) -> Pool:
     gpus, problem = nvidia_gpus(nvml)
-    index = default_cuda_device(environment)
-    if index >= len(gpus):
-        return _unknown("GPU", problem or f"CUDA_VISIBLE_DEVICES names GPU {index} of {len(gpus)}")
-    return card_pool(gpus[index].name, gpus[index].total, gpus[index].used)
+    gpu, hidden = first_cuda_gpu(gpus, environment)
+    if gpu is None:
+        return _unknown("GPU", problem or hidden)
+    return card_pool(gpu.name, gpu.total, gpu.used)
 
 
 def _unknown(device: str, problem: str, odd: tuple[str, ...] = ()) -> Pool:

@@ -35,7 +35,7 @@ def machine_checks(
         *system_checks(root, host, gpus, access),
         *memory_checks(root, host, gpus),
     ] + (
-        [*hip_checks(root, host, gpus, environment), *cuda_checks(root), *vulkan_checks(root, environment)]
+        [*hip_checks(root, host, gpus, environment), *cuda_checks(root, environment), *vulkan_checks(root, environment)]
         if root == ROOT
         else [skip("libraries", "those of a recorded machine are not here")]
     )

@@ -13,7 +13,7 @@ from .child import ask
 from .doctor_system import has_gfx1151_fixes
 from .hip_probe import LIBRARY
 from .host_memory import Host
-from .nvidia import CUDA, NVML, nvidia_gpus
+from .nvidia import CUDA, NVML, first_cuda_gpu, nvidia_gpus
 from .sizes import size
 from .sysfs import entries, read_text
 
@@ -64,7 +64,7 @@ def _devices_check(found: Mapping[str, object], gpus: Sequence[AmdGpu]) -> Check
 def rocm_check(root: Path, host: Host, gpus: Sequence[AmdGpu], hip_version: int | None) -> Check:
     """ROCm's version against the chip and the kernel."""
     text, _ = read_text(root / "opt/rocm/.info/version")
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", text or "")
+    found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", text or "")
     if found:
         version = (int(found[1]), int(found[2]), int(found[3]))
     elif hip_version:
@@ -108,7 +108,7 @@ def environment_checks(gpus: Sequence[AmdGpu], environment: Mapping[str, str]) -
     return checks
 
 
-def cuda_checks(root: Path, nvml: str = NVML, cuda: str = CUDA) -> list[Check]:
+def cuda_checks(root: Path, environment: Mapping[str, str], nvml: str = NVML, cuda: str = CUDA) -> list[Check]:
     """NVIDIA's driver, its library, and the GPUs with their memory."""
     driver, _ = read_text(root / "sys/module/nvidia/version")
     if driver is None and not (root / "proc/driver/nvidia/version").exists():
@@ -121,13 +121,17 @@ def cuda_checks(root: Path, nvml: str = NVML, cuda: str = CUDA) -> list[Check]:
     gpus, problem = nvidia_gpus(nvml)
     if not gpus:
         return [fail("CUDA", f"{name}: {problem}", "see `nvidia-smi`; a container needs --gpus all")]
-    return [
+    checks = [
         ok(
             f"CUDA {i}",
             f"{g.name}: {size((g.total.value or 0) - (g.used.value or 0))} free of {size(g.total.value or 0)}",
         )
         for i, g in enumerate(gpus)
     ]
+    first, hidden = first_cuda_gpu(gpus, environment)
+    if first is None:
+        checks.append(warn("CUDA devices", hidden, "unset it, or give the numbers of GPUs from 0, or their UUIDs"))
+    return checks
 
 
 def vulkan_checks(root: Path, environment: Mapping[str, str]) -> list[Check]:

@@ -10,7 +10,7 @@ from .checks import Check, ok, skip, warn
 from .host_memory import PAGE, Host
 from .pools import Pool, amd_pool, os_reserve, recommended_limit
 from .sizes import GIB, MIB, size
-from .sysfs import entries
+from .sysfs import entries, number
 
 POOL_HINT = GIB  # a page pool above this is worth a word
 
@@ -21,7 +21,7 @@ def memory_checks(root: Path, host: Host, gpus: Sequence[AmdGpu]) -> list[Check]
     for gpu in gpus:
         pool = amd_pool(gpu, host)
         checks.append(pool_check(gpu, pool))
-        checks += carve_out_checks(gpu, pool)
+        checks += [*carve_out_checks(gpu, pool), *visible_vram_checks(gpu)]
     if any(gpu.integrated for gpu in gpus):
         checks += [*limit_checks(host, gpus), page_pool_check(host)]
     return [*checks, iommu_check(root, host, gpus)] if gpus else []
@@ -57,6 +57,27 @@ def carve_out_checks(gpu: AmdGpu, pool: Pool) -> list[Check]:
     ]
 
 
+def visible_vram_checks(gpu: AmdGpu) -> list[Check]:
+    """How much of its VRAM the processor can reach. Budgets do not use it: programs keep everything where the GPU alone
+    reaches it, and copies go through staging buffers, which are slower where little is visible."""
+    total, visible, used = gpu.vram_total.positive, gpu.visible_vram_total, gpu.visible_vram_used
+    name = f"VRAM seen by the CPU, {gpu.name}"
+    if total is None or visible.value is None:
+        return [skip(name, f"not known ({visible.problem or gpu.vram_total.problem or 'VRAM size zero'})")]
+    text = f"{size(visible.value)} of {size(total)}" + ("" if used.value is None else f", {size(used.value)} in use")
+    if visible.value > total or (used.value or 0) > visible.value:
+        return [warn(name, f"{text}: the driver's numbers contradict each other", "update the kernel")]
+    if visible.value < total:
+        return [
+            warn(
+                name,
+                f"{text}: no resizable BAR, so copies to the GPU go through a small window; what fits does not change",
+                "enable Above 4G Decoding and Resizable BAR in the BIOS",
+            )
+        ]
+    return [ok(name, text)]
+
+
 def limit_checks(host: Host, gpus: Sequence[AmdGpu]) -> list[Check]:
     """What bounds GTT, whether it could be more, and the parameters that set it."""
     limit, total = host.ttm.limit, host.total.positive
@@ -74,13 +95,13 @@ def limit_checks(host: Host, gpus: Sequence[AmdGpu]) -> list[Check]:
         checks.append(warn(name, text, f"for larger models raise it: {set_limit(host, advised)}"))
     else:
         checks.append(ok(name, f"{size(limit.value)} ({limit.value // PAGE} pages)"))
-    gttsize = host.parameters.get("amdgpu.gttsize", "")
-    if gttsize.isdecimal():
-        same = limit.value is not None and int(gttsize) * MIB == limit.value
+    gttsize = number(host.parameters.get("amdgpu.gttsize", ""), MIB)  # -1, the default, is no number of bytes
+    if gttsize.value is not None:
+        same = gttsize.value == limit.value
         checks.append(
             warn(
                 "amdgpu.gttsize",
-                f"{size(int(gttsize) * MIB)}, deprecated"
+                f"{size(gttsize.value)}, deprecated"
                 + ("" if same else f", and not TTM's limit of {size(limit.value or 0)}"),
                 "take it off the kernel's command line; TTM's pages_limit alone sets the size",
             )

@@ -41,9 +41,9 @@ def kernel_check(host: Host, gpus: Sequence[AmdGpu]) -> Check:
 
 def has_gfx1151_fixes(release: str) -> bool:
     """Whether a kernel release, as `uname -r` says it, has what AMD asks for on gfx1151 (Fedora 43 has, says AMD)."""
-    if (fedora := re.search(r"\.fc(\d+)\.", release)) and int(fedora[1]) >= 43:
+    if (fedora := re.search(r"\.fc(\d{1,4})\.", release)) and int(fedora[1]) >= 43:
         return True
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:-(\d+))?(.*)", release)
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:-(\d{1,6}))?(.*)", release)
     if not found:
         return False
     version = (int(found[1]), int(found[2]), int(found[3] or 0))

@@ -42,7 +42,7 @@ class Host:
     @property
     def kernel_version(self) -> tuple[int, int, int] | None:
         """(6, 18, 4) of "6.18.4-200.fc43.x86_64"; None when it is not known."""
-        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", self.kernel)
+        found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", self.kernel)
         return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
@@ -110,7 +110,7 @@ def cgroup_free(root: Path = ROOT) -> int | None:
 
 def _group_free(group: Path, limit_name: str, used_name: str, cache_name: str) -> int | None:
     text, _ = read_text(group / limit_name)
-    if text is None or not text.isdecimal() or int(text) >= UNLIMITED:
+    if text is None or not re.fullmatch(r"[0-9]{1,19}", text) or int(text) >= UNLIMITED:
         return None
     used = read_number(group / used_name).value or 0
     stat, _ = read_table(group / "memory.stat")

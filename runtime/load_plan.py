@@ -19,6 +19,18 @@ class LoadPlan:
     budget: Budget
 
 
+def shortage(plan: LoadPlan, parallel: int) -> str:
+    """ "" where the KV pools hold `parallel` sequences of full length; else what they hold, and what would."""
+    wanted = plan.size.context * parallel
+    if plan.size.rows >= wanted:
+        return ""
+    whole = plan.size.rows // plan.size.context
+    return (
+        f"memory for {plan.size.rows} positions: {whole} of {parallel} sequences of {plan.size.context} at a time, more"
+        f" only when shorter; --parallel {whole}, --ctx {plan.size.rows // parallel} or a narrower KV cache fit whole"
+    )
+
+
 def load_plans(
     programs: Sequence[tuple[Bundle, Build]], limit: int | None = None, context: int | None = None, parallel: int = 1
 ) -> list[LoadPlan]:

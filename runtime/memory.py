@@ -154,9 +154,9 @@ def _aligned(nbytes: int) -> int:
 
 
 def _largest_config(config: dict[str, Any], key: str, default: int) -> int:
-    """The largest number of that name in a config, also in a text_config inside of it."""
+    """The largest number of that name in a config, also in a text_config inside of it; absurd ones do not count."""
     values = [c.get(key) for c in (config, config.get("text_config") or {}) if isinstance(c, dict)]
-    numbers = [n for v in values for n in (v if isinstance(v, list) else [v]) if isinstance(n, int)]
+    numbers = [n for v in values for n in (v if isinstance(v, list) else [v]) if type(n) is int and 0 < n < 1 << 31]
     return max(numbers, default=default)
 
 

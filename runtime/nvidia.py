@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .sysfs import Number
@@ -21,11 +22,12 @@ class _Memory(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """One GPU; sizes in bytes."""
+    """One GPU; sizes in bytes. uuid: GPU-..., "" when it is not known."""
 
     name: str
     total: Number
     used: Number
+    uuid: str = ""
 
 
 def nvidia_gpus(library: str = NVML) -> tuple[list[NvidiaGpu], str]:
@@ -53,18 +55,37 @@ def _gpu(nvml: ctypes.CDLL, index: int) -> NvidiaGpu:
         return NvidiaGpu(f"GPU {index}", problem, problem)
     name = ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name)))
+    identifier = ctypes.create_string_buffer(96)
+    nvml.nvmlDeviceGetUUID(handle, identifier, ctypes.c_uint(len(identifier)))
+    uuid = identifier.value.decode(errors="replace")
     memory = _Memory()
     if code := nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         problem = Number(None, f"NVML error {code}")
-        return NvidiaGpu(name.value.decode(errors="replace"), problem, problem)
+        return NvidiaGpu(name.value.decode(errors="replace"), problem, problem, uuid)
     # What others reserve is neither used nor free: count all that is not free.
-    return NvidiaGpu(name.value.decode(errors="replace"), Number(memory.total), Number(memory.total - memory.free))
+    return NvidiaGpu(
+        name.value.decode(errors="replace"), Number(memory.total), Number(memory.total - memory.free), uuid
+    )
 
 
-def default_cuda_device(environment: Mapping[str, str] = os.environ) -> int:
-    """The NVML index of CUDA's device 0, as far as CUDA_VISIBLE_DEVICES says it with a number; else 0.
+def first_cuda_gpu(
+    gpus: Sequence[NvidiaGpu], environment: Mapping[str, str] = os.environ
+) -> tuple[NvidiaGpu | None, str]:
+    """CUDA's device 0 among NVML's GPUs, as CUDA_VISIBLE_DEVICES says it, or None and why.
 
-    CUDA's own order ("fastest first") is NVML's among GPUs of one kind, and always with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Numbers count in NVML's order, which is CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID, and without it ("fastest first")
+    among GPUs of one kind. A UUID may be shortened as long as one GPU alone begins so. Anything else, -1 and "" too,
+    hides it and all that come after (CUDA C++ programming guide, "CUDA environment variables").
     """
-    first = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
-    return int(first) if first.isdecimal() else 0
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return (gpus[0], "") if gpus else (None, "NVML sees no GPU")
+    first, where = text.partition(",")[0].strip(), f"CUDA_VISIBLE_DEVICES={text[:80]!r}"
+    if first.startswith("MIG-"):
+        return None, f"{where} names a part of a GPU (MIG), whose memory is not looked up here"
+    if first.startswith("GPU-"):
+        found = [gpu for gpu in gpus if gpu.uuid.startswith(first)]
+        return (found[0], "") if len(found) == 1 else (None, f"{where}: {len(found)} GPUs have a UUID like that")
+    if re.fullmatch(r"[0-9]{1,4}", first) and int(first) < len(gpus):
+        return gpus[int(first)], ""
+    return None, f"{where} lets CUDA see none of {len(gpus)} GPUs"

@@ -11,13 +11,15 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, VMFB, Build, Bundle, EntryPoint, Parameter, built_cache, read_record, sha256_file
+from ..bundle import BUILD, MANIFEST, VMFB, Build, Bundle, EntryPoint, Parameter, built_cache, read_record, sha256_file
 from ..cpu_features import cpuinfo_flags
-from ..errors import StrixhloError
+from ..errors import StrixhloError, one_line
 from .device import DRIVERS, Device, Weights
 from .load_plan import LoadPlan, load_plans
 from .memory import budget_line
 from .peak import Peak, peak_memory
+from .signature import signature_problem
+from .sizes import size
 
 SCOPE = "model"
 
@@ -132,10 +134,18 @@ class Program:
             self._context = rt.VmContext(instance, modules)
             self._functions = {n: module.lookup_function(n) for n in bundle.manifest.entry_points}
         except (RuntimeError, ValueError, LookupError) as error:  # IREE maps its status codes to all of these
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error)
             raise StrixhloError(
                 f"{bundle.target_dir(target) / VMFB}: cannot be loaded: {reason}; {_again(bundle, target)}"
             ) from None
+        pools = self.kv_cache.pools()
+        for name, point in bundle.manifest.entry_points.items():
+            specs = (*point.inputs[:-2], *pools), (*point.outputs[:-2], *pools)
+            if problem := signature_problem(self._functions[name], *specs):
+                raise StrixhloError(
+                    f"{bundle.target_dir(target) / VMFB}: {name} {problem}, as {MANIFEST} has it;"
+                    f" {_again(bundle, target)}"
+                )
 
     def __enter__(self) -> Program:
         return self
@@ -159,7 +169,7 @@ class Program:
             return [self.device.empty(spec) for spec in self.kv_cache.pools()]
         except (RuntimeError, ValueError, MemoryError):
             raise StrixhloError(
-                f"the device has no room for a KV cache of {self.kv_cache.bytes / 1e9:.1f} GB; choose a smaller"
+                f"the device has no room for a KV cache of {size(self.kv_cache.bytes)}; choose a smaller"
                 f" {'--ctx' if self.build.kv_rows_free else '--context when exporting'}"
             ) from None
 
@@ -204,5 +214,5 @@ class Program:
         try:
             self._context.invoke(self._functions[entry], arguments, results)
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:
-            raise StrixhloError(f"{entry} failed on the device: {' '.join(str(error).split())[:300]}") from None
+            raise StrixhloError(f"{entry} failed on the device: {one_line(error)}") from None
         return [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]

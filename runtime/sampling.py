@@ -25,6 +25,14 @@ DRY_BREAKERS = ("\n", ":", '"', "*")  # what both llama.cpp and text-generation-
 SEEDS = 1 << 64  # seeds are 64-bit: Philox has a 128-bit key, the other half is the step
 
 
+class InvalidSampling(StrixhloError):
+    """A field of SamplingParams that is out of range: its name, its value, and what it must be."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"sampling: {name} is {value!r}; it must be {expected}")
+        self.name, self.value, self.expected = name, value, expected
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How to choose tokens, and when to stop. The defaults are greedy.
@@ -77,7 +85,7 @@ class SamplingParams:
         _check_real("xtc_probability", self.xtc_probability, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
         _check_real("xtc_threshold", self.xtc_threshold, lambda t: 0 <= t <= 1, "a number from 0 to 1")
         if not isinstance(self.logit_bias, Mapping):
-            raise StrixhloError(f"sampling: logit_bias is {self.logit_bias!r}; it must be a mapping of ids to numbers")
+            raise InvalidSampling("logit_bias", self.logit_bias, "a mapping of ids to numbers")
         for token, bias in self.logit_bias.items():
             _check_int("a token of logit_bias", token, 0, "a token id", below=SEEDS)
             _check_real(f"logit_bias[{token}]", bias, lambda b: abs(b) <= 1000, "a number from -1000 to 1000")
@@ -98,17 +106,17 @@ class SamplingParams:
 
 def _check_int(name: str, value: object, low: int, expected: str, below: float = math.inf) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value < below:
-        raise StrixhloError(f"sampling: {name} is {value!r}; it must be {expected}")
+        raise InvalidSampling(name, value, expected)
 
 
 def _check_real(name: str, value: object, in_range: Callable[[float], bool], expected: str) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not (math.isfinite(value) and in_range(value)):
-        raise StrixhloError(f"sampling: {name} is {value!r}; it must be {expected}")
+        raise InvalidSampling(name, value, expected)
 
 
 def _check_texts(name: str, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(s, str) and s for s in value):
-        raise StrixhloError(f"sampling: {name} is {value!r}; it must be a tuple of strings, none of them empty")
+        raise InvalidSampling(name, value, "a tuple of strings, none of them empty")
 
 
 def fresh_seed() -> int:

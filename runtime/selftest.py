@@ -20,7 +20,7 @@ import iree.runtime as rt
 import numpy as np
 
 from ..bundle import TensorSpec
-from ..errors import StrixhloError
+from ..errors import StrixhloError, one_line
 from .device import Device
 from .sizes import MIB
 
@@ -48,7 +48,7 @@ def run(kind: str, folder: Path, timed: int | None = None) -> dict[str, Any]:
             if (folder / f"{name}.vmfb").is_file():
                 found["programs"][name] = _program_error(device, folder / f"{name}.vmfb", name, generator)
     except (StrixhloError, RuntimeError, ValueError, LookupError, MemoryError) as error:  # IREE raises all of these
-        found["error"] = " ".join(str(error).split())[:300]
+        found["error"] = one_line(error)
     return found
 
 

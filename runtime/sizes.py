@@ -30,5 +30,6 @@ def size(nbytes: int) -> str:
     """12.3 GiB, 4.0 MiB, 512 B."""
     for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if abs(nbytes) >= 1 << bits:
-            return f"{nbytes / (1 << bits):.1f} {unit}"
+            tenths = (abs(nbytes) * 10 + (1 << bits - 1)) >> bits  # in whole numbers, which have no largest one
+            return f"{'-' * (nbytes < 0)}{tenths // 10}.{tenths % 10} {unit}"
     return f"{nbytes} B"

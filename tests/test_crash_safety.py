@@ -136,6 +136,28 @@ def test_compile_is_interrupted(
     wait_for(lambda: not running(str(bundle)))
 
 
+# Ctrl-C while one of our modules is imported.
+INTERRUPTED_IMPORT = """
+import importlib.abc, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from strixhlo.__main__ import main
+sys.argv[:] = ["strixhlo", *sys.argv[2:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["strixhlo.cli", "click", "pydantic", "strixhlo.inspection"])
+def test_start_is_interrupted(tiny: Bundle, module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module, "inspect", str(tiny.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "strixhlo: interrupted\n")
+
+
 # ------------------------------------------------------------------------------------------------------------ kill -9
 
 # Imports everything once, then forks: a child runs the command and is killed so many seconds after a file is there.
@@ -240,6 +262,32 @@ def test_a_child_ends_with_its_parent() -> None:
     parent.kill()
     parent.wait()
     wait_for(lambda: not running(sleep), 20)
+
+
+# A clang that says its version, and then takes its time.
+SLOW_CLANG = """#!/bin/sh
+case "$*" in *--version*) echo "clang version 22.0.0"; exit;; esac
+exec sleep {seconds}
+"""
+
+
+def test_kernels_that_are_built_go_with_the_compiler_process_and_what_it_leaves_is_swept(tmp_path: Path) -> None:
+    seconds = f"600.{os.getpid()}1"
+    clang = tmp_path / "clang"
+    clang.write_text(SLOW_CLANG.format(seconds=seconds))
+    clang.chmod(0o755)
+    script = "from strixhlo.custom_kernels.toolchain import build_cpu_object; build_cpu_object('x86-64-v3')"
+    places = {"STRIXHLO_CACHE": str(tmp_path / "cache")}
+    parent = subprocess.Popen([sys.executable, "-c", script], env=os.environ | places | {"STRIXHLO_CLANG": str(clang)})
+    wait_for(lambda: any(c.startswith("sleep") for c in running(seconds)))
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not running(seconds), 20)
+    (left,) = names(tmp_path / "cache" / "kernels")
+    assert left.startswith(".building.partial-")
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | places)
+    (built,) = names(tmp_path / "cache" / "kernels")
+    assert built.startswith("cpu-x86-64-v3-") and built.endswith(".o")
 
 
 # ------------------------------------------------------------------------------------------------------- two at once

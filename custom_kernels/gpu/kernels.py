@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 
 from ...errors import StrixhloError
+from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import cache_directory, find_clang, linker, run_tool
@@ -166,10 +166,10 @@ def _cached(
         return result
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
-            path = Path(scratch) / "kernels.cpp"
+        with scratch_directory(folder / "building") as scratch:
+            path = scratch / "kernels.cpp"
             path.write_text(source)
-            built = Path(scratch) / f"out{suffixes[-1]}"
+            built = scratch / f"out{suffixes[-1]}"
             assemble(list(clang.command), path, built)
             for suffix in suffixes:
                 built.with_suffix(suffix).replace(folder / f"{stem}{suffix}")

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...errors import StrixhloError
+from ...errors import StrixhloError, one_line
 from .place import Place
 
 MAX_HEADER = 100_000_000  # bytes, as the safetensors library has it
@@ -99,7 +99,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
             raise _unusable(path, "the header ends early")
         header = json.loads(text.decode("utf-8"), object_pairs_hook=partial(_without_duplicates, path))
     except (OSError, ValueError, RecursionError) as error:
-        raise _unusable(path, " ".join(str(error).split())[:200]) from error
+        raise _unusable(path, one_line(error, 200)) from error
     if not isinstance(header, dict):
         raise _unusable(path, "the header is not an object")
     return header, 8 + length, size

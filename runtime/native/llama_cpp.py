@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...errors import StrixhloError
+from ...errors import StrixhloError, one_line
 from ..numerics import log_softmax
 from . import llama_cpp_api
 from .contender import Precision, Timing
@@ -209,6 +209,8 @@ class LlamaCpp:
             with direct.open(message, timeout=SECONDS) as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
-            raise StrixhloError(f"llama.cpp: {path} failed: {error.read().decode(errors='replace')[:300]}") from error
+            raise StrixhloError(
+                f"llama.cpp: {path} failed: {one_line(error.read().decode(errors='replace'))}"
+            ) from error
         except OSError as error:
             raise StrixhloError(f"llama.cpp: {path} gave no answer: {error}") from error

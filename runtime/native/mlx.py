@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import StrixhloError
+from ...errors import StrixhloError, one_line
 from .contender import Precision, Timing
 from .optional_import import optional_import
 
@@ -35,7 +35,7 @@ class Mlx:
         try:
             self._model, config = utilities.load_model(path)
         except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
-            raise StrixhloError(f"mlx: cannot load {path}: {' '.join(str(error).split())[:300]}") from error
+            raise StrixhloError(f"mlx: cannot load {path}: {one_line(error)}") from error
         self._tokenizer = _tokenizer(path)
         self.vocab_size = int(config.get("vocab_size", 0))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import StrixhloError
+from ...errors import StrixhloError, one_line
 from ..numerics import top_two_gap
 from .contender import Precision, Timing
 from .optional_import import optional_import
@@ -50,7 +50,7 @@ class Float32Model:
                 ).eval()
             self._model.generation_config = transformers.GenerationConfig(eos_token_id=None, pad_token_id=0)
         except (ValueError, OSError, KeyError, NotImplementedError) as error:
-            raise StrixhloError(f"transformers: cannot load {path}: {' '.join(str(error).split())[:300]}") from error
+            raise StrixhloError(f"transformers: cannot load {path}: {one_line(error)}") from error
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """float32 logits [T, V] after each of the T tokens, from one causal evaluation."""

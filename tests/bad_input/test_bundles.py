@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strixhlo.bundle import BUILD, MANIFEST, PROGRAM, VMFB, WEIGHTS, sha256_file
+from strixhlo.bundle import BUILD, MANIFEST, PROGRAM, VMFB, WEIGHTS, KVCache, entry_point, sha256_file
 from strixhlo.replacement import atomic_write
 
 Refused = Callable[..., str]
@@ -31,12 +31,72 @@ def test_newer_schema(bundle: Path, refused: Refused, edit: Edit, command: tuple
         (lambda m: m["entry_points"].pop("decode_1"), "entry points are missing"),
         (lambda m: m["entry_points"].pop("score_128"), "entry points are missing"),
         (lambda m: m["entry_points"]["decode_1"]["inputs"][0].update(dtype="f64"), "inputs.0.dtype: String should"),
+        (lambda m: m["entry_points"]["decode_1"]["inputs"].pop(), "decode_1 has other inputs or outputs than export"),
+        (lambda m: m["entry_points"]["decode_2"].update(rows=3), "decode_2 has other inputs or outputs than export"),
+        (lambda m: m["entry_points"]["prefill_16"]["inputs"][3].update(shape=[1, 15]), "prefill_16 has other inputs"),
+        (lambda m: m["entry_points"]["score_128"]["outputs"].append({}), "outputs.4.name: Field required"),
+        (lambda m: m["entry_points"].update(decode_3=m["entry_points"]["decode_2"]), "decode_3 has other inputs or"),
+        (lambda m: m["kv_cache"].update(blocks=2147483647), "2147483647 blocks of 16 positions do not go with a KV"),
+        (lambda m: m.update(context=257), "a context of 257 and 16 blocks of 16 positions do not go with a KV"),
+        (lambda m: m.update(weights_bytes=10**400), "weights_bytes: Input should be less than"),
     ],
 )
 def test_manifest(bundle: Path, refused: Refused, edit: Edit, change: Callable[[dict], object], message: str) -> None:
     edit(bundle / MANIFEST, change)
     line = refused("run", bundle, "-p", "x")
     assert message in line and ("make the bundle again" in line or "export the bundle again" in line)
+
+
+def respecify(manifest: dict) -> None:
+    """Entry points that go with the rest of the manifest again."""
+    kv = KVCache.model_validate(manifest["kv_cache"])
+    for name, entry in manifest["entry_points"].items():
+        whole = entry_point(entry["kind"], entry["rows"], kv, manifest["vocab_size"])
+        manifest["entry_points"][name] = whole.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["kv_cache"].update(blocks=32, rows=512), "has the input 1x16xi32 for block_table, not 1x32xi32"),
+        (lambda m: m["kv_cache"].update(width=64), "xf16 for k_pool, not 2x256x64xf16"),
+        (lambda m: m["kv_cache"].update(dtype="f32"), "xf16 for k_pool, not 2x256x32xf32"),
+        (lambda m: m.update(vocab_size=321), "has the output 1x320xf32 for logits, not 1x321xf32"),
+    ],
+)
+def test_manifest_of_another_program(
+    bundle: Path, refused: Refused, edit: Edit, change: Callable[[dict], object], message: str
+) -> None:
+    """A manifest that is right in itself, but not what was compiled."""
+
+    def both(manifest: dict) -> None:
+        change(manifest)
+        respecify(manifest)
+
+    edit(bundle / MANIFEST, both)
+    line = refused("run", bundle, "--raw", "-p", "w1")
+    assert "program.vmfb: prefill_16 has the " in line and message in line and "as manifest.json has it; run" in line
+
+
+def test_absurd_numbers_in_the_config(bundle: Path, edit: Edit, accepted: Callable[..., str]) -> None:
+    for config in ({"intermediate_size": 10**400, "hidden_size": -(10**400)}, {"text_config": {"hidden_size": True}}):
+        edit(bundle / MANIFEST, lambda m, config=config: m["config"].update(config))
+        edit(bundle / "cpu" / BUILD, lambda b: b["report"].pop("entries", None))
+        for machine in ((), ("--machine", "all")):
+            accepted("inspect", bundle, "--memory", *machine)
+
+
+def test_names_are_no_markup(bundle: Path, edit: Edit, accepted: Callable[..., str]) -> None:
+    edit(bundle / MANIFEST, lambda m: m.update(name="[/x]", container="[red]"))
+    assert "[/x]" in accepted("inspect", bundle) and "[red]" in accepted("inspect", bundle)
+
+
+def test_inspect_options(bundle: Path, refused: Refused, accepted: Callable[..., str]) -> None:
+    assert "CPU 'bogus' is not known" in refused("inspect", bundle, "--memory", "--target", "cpu:bogus")
+    assert "'gfx9999'" in refused("inspect", bundle, "--memory", "--target", "rocm:gfx9999")
+    assert "weights" in accepted("inspect", bundle, "--memory", "--verify")
+    atomic_write(bundle / "cpu" / VMFB, b"x")
+    assert "program.vmfb: damaged or missing" in refused("inspect", bundle, "--memory", "--verify")
 
 
 def test_program_that_was_edited(bundle: Path, refused: Refused) -> None:
@@ -81,6 +141,11 @@ def test_program_file_that_is_cut(bundle: Path, refused: Refused, edit: Edit, cu
         (lambda b: b.update(schema_version=7), "schema version 7, this strixhlo reads 1; upgrade strixhlo"),
         (lambda b: b.pop("vmfb_sha256"), "vmfb_sha256: Field required; make the build again"),
         (lambda b: b.clear(), "schema version None"),
+        (lambda b: b.update(kv_dtype="fp8"), "has the input 2x?x32xf16 for k_pool, not 2x256x32xi8"),
+        (lambda b: b["report"].update(entries=[1]), "report: Value error, entries is no object; make the build again"),
+        (lambda b: b["report"]["entries"].update(x=3), "entries.x is no object; make the build again"),
+        (lambda b: b["report"]["entries"]["decode_1"].pop("result_bytes"), "decode_1.result_bytes is None, no number"),
+        (lambda b: b["report"]["entries"]["decode_1"].update(transient_bytes=10**400), "transient_bytes is 1000"),
     ],
 )
 def test_build_that_does_not_fit(

@@ -46,6 +46,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { return *handl
 int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
   return strncpy(name, handle == (void *)1 ? "NVIDIA A" : "NVIDIA B", length), 0;
 }
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
+  return strncpy(uuid, handle == (void *)1 ? "GPU-aaaa1111-0000" : "GPU-aaaa2222-0000", length), 0;
+}
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
   unsigned long long gib = 1ull << 30;
   return *memory = handle == (void *)1 ? (Memory){80 * gib, 50 * gib, 29 * gib} : (Memory){24 * gib, 24 * gib, 0}, 0;

@@ -16,7 +16,7 @@ from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.cache_size import CacheSize, cache_size, require_kv_dtype
 from strixhlo.runtime.engine import Engine
-from strixhlo.runtime.load_plan import LoadPlan, load_plans
+from strixhlo.runtime.load_plan import LoadPlan, load_plans, shortage
 from strixhlo.runtime.program import Program, read_build
 
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(0, 320, 90)]
@@ -44,6 +44,10 @@ def test_a_budget_bounds_the_pools(tiny: Bundle) -> None:
     assert whole.items[1].bytes == 50 * 256 * ROW
     less = plan(whole.needed - 10 * 256 * ROW)[0]
     assert less.size == CacheSize(256, 40 * 256) and less.budget.left == 0
+    assert shortage(less, 40) == "" and shortage(less, 50) == (
+        "memory for 10240 positions: 40 of 50 sequences of 256 at a time, more only when shorter; --parallel 40,"
+        " --ctx 204 or a narrower KV cache fit whole"
+    )
     one, other = plan(2 * whole.needed - 20 * 256 * ROW, 2)  # two models share what there is
     assert one == other and one.size == less.size
     with pytest.raises(StrixhloError, match=r"what would fit: a context of 128 \(--ctx\)"):

@@ -22,6 +22,7 @@ from strixhlo.runtime.amdgpu import amd_gpus
 from strixhlo.runtime.checks import Check
 from strixhlo.runtime.child import ask
 from strixhlo.runtime.doctor import machine_checks, self_test_checks
+from strixhlo.runtime.doctor_memory import visible_vram_checks
 from strixhlo.runtime.doctor_system import device_file_checks, has_gfx1151_fixes
 from strixhlo.runtime.machine_record import FORMAT, read_machine, record_machine
 from strixhlo.selftest_programs import MATMUL, build_programs
@@ -68,6 +69,8 @@ def test_every_machine_gets_lines_and_every_complaint_a_fix(name: str, tmp_path:
         ("gttsize-without-pages-limit", "amdgpu.gttsize", "warn", "128.0 GiB, deprecated, and not TTM's limit of 62.5"),
         ("page-pool-kept", "TTM page pool", "warn", "60.0 GiB kept.*no leak.*drop_caches"),
         ("carve-out-0.5", "TTM page pool", "skip", "not known"),
+        ("carve-out-96", "VRAM seen by the CPU", "ok", "96.0 GiB of 96.0 GiB"),
+        ("missing-files", "VRAM seen by the CPU", "skip", "missing"),
         ("two-gpus", "IOMMU", "warn", "several GPUs.*iommu=pt"),
         ("carve-out-0.5", "IOMMU", "ok", "translates"),
         ("absurd", "memory of", "warn", "absurd.*--memory-budget"),
@@ -84,6 +87,50 @@ def test_page_pool_of_debugfs(root: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("\t  ---0--- ---1---\nwc\t:    100   20\n\ntotal\t: 1048576 of 16373514\n")
     assert "4.0 GiB kept" in line(machine_checks(root, {}), "TTM page pool").text
+
+
+@pytest.mark.parametrize(
+    ("visible", "used", "status", "words"),
+    [
+        (32 << 30, 1 << 30, "ok", r"32\.0 GiB of 32\.0 GiB, 1\.0 GiB in use"),
+        (256 << 20, 9 << 20, "warn", r"256\.0 MiB of 32\.0 GiB, 9\.0 MiB in use: no resizable BAR.*Above 4G Decoding"),
+        (33 << 30, 0, "warn", "contradict"),
+        (16 << 30, 17 << 30, "warn", "contradict"),
+        ("nothing", 0, "skip", "'nothing' is no number"),
+    ],
+)
+def test_vram_that_the_cpu_sees(root: Path, visible: object, used: object, status: str, words: str) -> None:
+    device = (root / "sys/class/drm/card0/device").resolve()
+    device = device if device.is_dir() else next(root.glob("sys/class/drm/card*/device")).resolve()
+    sizes = {"vram_total": 32 << 30, "vram_used": 0, "vis_vram_total": visible, "vis_vram_used": used}
+    for name, value in sizes.items():
+        (device / f"mem_info_{name}").write_text(f"{value}\n")
+    (gpu,) = amd_gpus(root)
+    (check,) = visible_vram_checks(gpu)
+    assert check.status == status and re.search(words, f"{check.text} {check.fix}"), check
+
+
+def test_numbers_of_any_length_in_a_record(tmp_path: Path) -> None:
+    record = json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())
+    for digits in (20, 400, 5000):
+        nines = "9" * digits
+        long = {
+            "proc/cmdline": f"amdgpu.gttsize={nines} ttm.pages_limit={nines}",
+            "proc/sys/kernel/osrelease": f"{nines}.{nines}.{nines}-{nines}.fc{nines}.x86_64",
+            "sys/module/ttm/parameters/pages_limit": nines,
+            "opt/rocm/.info/version": f"{nines}.{nines}.{nines}-{nines}",
+            "proc/self/cgroup": "0::/\n4:memory:/",
+            "sys/fs/cgroup/memory.max": nines,
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": nines,
+            "sys/kernel/debug/ttm/page_pool": f"total : {nines} of {nines}",
+        }
+        for name in [n for n in record["files"] if n.startswith(("sys/devices", "sys/class/kfd", "proc/meminfo"))]:
+            long[name] = re.sub(r"\d+$", nines, record["files"][name], flags=re.MULTILINE)
+        file = tmp_path / "long.json"
+        file.write_text(json.dumps({**record, "files": record["files"] | long}))
+        (tmp_path / str(digits)).mkdir()
+        read_machine(file, tmp_path / str(digits))
+        assert all(c.text for c in machine_checks(tmp_path / str(digits), {"HIP_VISIBLE_DEVICES": nines}))
 
 
 @pytest.mark.parametrize(

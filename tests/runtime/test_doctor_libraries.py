@@ -18,7 +18,7 @@ from strixhlo.runtime.checks import Check
 from strixhlo.runtime.child import ask
 from strixhlo.runtime.device_pool import device_pool
 from strixhlo.runtime.doctor import peer_checks
-from strixhlo.runtime.doctor_libraries import environment_checks, hip_checks, rocm_check
+from strixhlo.runtime.doctor_libraries import cuda_checks, environment_checks, hip_checks, rocm_check
 from strixhlo.runtime.hip_probe import SYMBOLS
 from strixhlo.runtime.host_memory import read_host
 from strixhlo.runtime.machine_record import read_machine
@@ -163,7 +163,24 @@ def test_nvml(fake: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     pool = device_pool("cuda", tmp_path, {}, library)
     assert pool.limit == 80 * GIB and pool.used == 30 * GIB and pool.usable == 50 * GIB - (256 << 20)
     assert device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": "1"}, library).limit == 24 * GIB
-    assert device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": "5"}, library).usable is None
+    for text, limit in (("1,0", 24), ("GPU-aaaa2222-0000", 24), (" GPU-aaaa1", 80)):
+        assert device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": text}, library).limit == limit * GIB
+    for text, why in (
+        ("", "lets CUDA see none of 2 GPUs"),
+        ("-1", "lets CUDA see none of 2 GPUs"),
+        ("5", "lets CUDA see none of 2 GPUs"),
+        ("9" * 5000, "lets CUDA see none of 2 GPUs"),
+        ("GPU-aaaa", "2 GPUs have a UUID like that"),
+        ("GPU-bbbb", "0 GPUs have a UUID like that"),
+        ("MIG-aaaa1111", "names a part of a GPU (MIG)"),
+    ):
+        pool = device_pool("cuda", tmp_path, {"CUDA_VISIBLE_DEVICES": text}, library)
+        assert pool.usable is None and why in pool.warnings[0]
+        (tmp_path / "sys/module/nvidia").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys/module/nvidia/version").write_text("580.65.06")
+        checks = cuda_checks(tmp_path, {"CUDA_VISIBLE_DEVICES": text}, library, library)
+        assert [c.status for c in checks] == ["ok", "ok", "warn"] and why in checks[-1].text
+    assert [c.status for c in cuda_checks(tmp_path, {}, library, library)] == ["ok", "ok"]
     assert device_pool("vulkan", tmp_path, {}, library).device == "NVIDIA A"
     monkeypatch.setenv("FAKE_CRASH", "1")
     assert nvidia_gpus(library) == ([], "NVML does not start (error 9)")
