@@ -22,7 +22,7 @@ class Breakers:
     """Which tokens of a vocabulary contain one of a request's breakers."""
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        """token_bytes: see `canonical_bytes`; tokens that stand for nothing but themselves contain no text."""
+        """token_bytes: see `CanonicalBytes`; tokens that stand for nothing but themselves contain no text."""
         self._texts = token_bytes
         self.mask = lru_cache(maxsize=16)(self._mask)
 

@@ -32,7 +32,7 @@ from .penalties import adjusted, adjusts
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
 from .speculation import Candidate, Drafts, Speculation, closed
-from .token_bytes import canonical_bytes
+from .token_bytes import CanonicalBytes
 
 _T = TypeVar("_T")
 
@@ -82,7 +82,7 @@ class Scheduler:
         time; queue_size: that may wait."""
         self.speculation = speculation
         self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
-        texts = canonical_bytes(tokenizer, engine.vocab_size)
+        texts = CanonicalBytes(tokenizer, engine.vocab_size)
         self.pool = BlockPool(engine.blocks, engine.block_size, texts)
         self._breakers = Breakers(texts)
         self._constraints = Constraints(tokenizer, engine.vocab_size, eos_ids) if tokenizer else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import overload
+
 from tokenizers import Tokenizer
 
 from .detokenize import BYTE_TOKEN
@@ -9,33 +12,48 @@ from .detokenize import BYTE_TOKEN
 OPAQUE = b"\xff\x01"  # before an id that stands for nothing but itself; a byte 0xff in a text is written ff 00
 
 
-def canonical_bytes(tokenizer: Tokenizer | None, vocab_size: int) -> list[bytes]:
-    """id -> bytes, [vocab_size]. Equal concatenations are equal texts with equal special tokens.
+class CanonicalBytes(Sequence[bytes]):
+    """id -> bytes. Equal concatenations are equal texts with equal special tokens.
 
     Special tokens, and every token of a tokenizer whose decoder is neither byte-level nor SentencePiece-like, are
-    opaque: written as their id, so that no text can pass for them.
+    opaque: written as their id, so that no text can pass for them. Each is worked out when it is first asked for.
     """
-    opaque = [OPAQUE + i.to_bytes(4, "little") for i in range(vocab_size)]
-    if tokenizer is None:
-        return opaque
-    decoder = repr(tokenizer.decoder)
-    byte_level, byte_fallback = "ByteLevel" in decoder, "ByteFallback" in decoder
-    if not byte_level and not byte_fallback:
-        return opaque
-    added = tokenizer.get_added_tokens_decoder()
-    alphabet = _byte_level_alphabet()
-    result = opaque
-    for text, i in tokenizer.get_vocab(with_added_tokens=True).items():
-        if i >= vocab_size or i in added:
-            continue
-        if byte_fallback:
-            plain = bytes([int(text[3:5], 16)]) if BYTE_TOKEN.fullmatch(text) else text.replace("▁", " ").encode()
-        elif all(c in alphabet for c in text):
-            plain = bytes(alphabet[c] for c in text)
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
+        self._tokenizer, self._size = tokenizer, vocab_size
+        decoder = repr(tokenizer.decoder) if tokenizer else ""
+        self._byte_level, self._byte_fallback = "ByteLevel" in decoder, "ByteFallback" in decoder
+        self._added = set(tokenizer.get_added_tokens_decoder()) if tokenizer else set()
+        self._alphabet = _byte_level_alphabet()
+        self._known: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, i: int) -> bytes: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[bytes]: ...
+    def __getitem__(self, i: int | slice) -> bytes | list[bytes]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(self._size))]
+        if not 0 <= i < self._size:
+            raise IndexError(i)
+        known = self._known.get(i)
+        if known is None:
+            known = self._known[i] = self._work_out(i)
+        return known
+
+    def _work_out(self, i: int) -> bytes:
+        text = None if self._tokenizer is None or i in self._added else self._tokenizer.id_to_token(i)
+        if text is not None and self._byte_fallback:
+            is_byte = BYTE_TOKEN.fullmatch(text)
+            plain = bytes([int(text[3:5], 16)]) if is_byte else text.replace("▁", " ").encode()
+        elif text is not None and self._byte_level and all(c in self._alphabet for c in text):
+            plain = bytes(self._alphabet[c] for c in text)
         else:
-            continue
-        result[i] = plain.replace(b"\xff", b"\xff\x00")
-    return result
+            return OPAQUE + i.to_bytes(4, "little")
+        return plain.replace(b"\xff", b"\xff\x00")
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +54,27 @@ def test_seed_repeats(path: str) -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_speculation_changes_nothing(path: str) -> None:
+    prompt = "one two three four five one two three four five one two three"
+    arguments = ("run", path, "--raw", "-p", prompt, "-n", "24", "--temp", "0.5", "--seed", "3", "--json")
+    kinds = (("--speculate", "none"), ("--speculate", "lookup"), ("--draft", path))
+    records = [json.loads(strixhlo(*arguments, *kind).stdout) for kind in kinds]
+    assert [r["token_ids"] for r in records] == [records[0]["token_ids"]] * 3
+    assert records[0]["drafted"] == 0 < records[1]["accepted"] <= records[1]["drafted"]
+
+
+def test_structured_output_and_penalties(path: str, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}')
+    arguments = ("run", path, "-p", "A number", "-n", "60")
+    assert isinstance(json.loads(strixhlo(*arguments, "--json-schema", str(schema)).stdout)["n"], int)
+    assert re.fullmatch(r"[0-9]{3}-[a-f]\n", strixhlo(*arguments, "--regex", "[0-9]{3}-[a-f]").stdout)
+    raw = ("run", path, "--raw", "-p", "the cat, the cat, the cat, the", "-n", "1", "--token-ids")
+    cat = strixhlo(*raw).stdout.strip()
+    for option in (("--dry-multiplier", "50"), ("--repetition-penalty", "50"), ("--logit-bias", f"{cat}=-100")):
+        assert strixhlo(*raw, *option).stdout.strip() != cat
+
+
 def test_chat_template_stop_and_system(path: str) -> None:
     plain = json.loads(strixhlo("run", path, "-p", "Hi", "-n", "4", "--json").stdout)
     system = json.loads(strixhlo("run", path, "-p", "Hi", "-n", "4", "--json", "--system", "Be terse.").stdout)
@@ -89,6 +111,12 @@ def test_compile_again_says_up_to_date(path: str) -> None:
         (("chat", "PATH", "--temp", "nan"), "strixhlo: --temp is nan; it must be"),
         (("run", "PATH", "-p", "x", "--stop", ""), "strixhlo: --stop is"),
         (("run", "PATH", "-p", "x", "-n", "0"), "--max-tokens is 0"),
+        (("run", "PATH", "-p", "x", "--top-p", "7"), "top_p is 7.0"),
+        (("run", "PATH", "-p", "x", "--temp", "-1"), "temperature is -1.0"),
+        (("run", "PATH", "-p", "x", "-n", "0"), "max_tokens is 0"),
+        (("run", "PATH", "-p", "x", "--logit-bias", "a=b"), "--logit-bias 'a=b' is not of the form ID=BIAS"),
+        (("run", "PATH", "-p", "x", "--json-schema", "/nowhere.json"), "/nowhere.json: No such file"),
+        (("run", "PATH", "-p", "x", "--speculate", "lookup", "--draft", "PATH"), "--draft goes with --speculate auto"),
         (("run", "PATH", "-p", "x " * 2000, "--raw"), "do not fit into the context of 1024"),
         (("run", "PATH", "-p", "", "--raw"), "the prompt has no tokens"),
         (("run", "PATH", "-p", "x", "--raw", "--system", "y"), "--system needs the chat template"),

@@ -20,7 +20,7 @@ from strixhlo.runtime.program import Program
 from strixhlo.runtime.requests import Request, TokenEvent
 from strixhlo.runtime.sampling import SamplingParams, distribution, sample, step_rng
 from strixhlo.runtime.scheduler import Scheduler
-from strixhlo.runtime.token_bytes import canonical_bytes
+from strixhlo.runtime.token_bytes import CanonicalBytes
 
 
 def dry_reference(ids: list[int], breaks: set[int]) -> dict[int, int]:
@@ -66,9 +66,9 @@ def test_breakers_are_tokens_that_contain_one() -> None:
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<:>"])
-    mask = Breakers(canonical_bytes(tokenizer, 260)).mask((":", "\n"))
+    mask = Breakers(CanonicalBytes(tokenizer, 260)).mask((":", "\n"))
     assert set(np.flatnonzero(mask).tolist()) == {vocabulary[":"], vocabulary["Ċ"], 256, 257}
-    breakers = Breakers(canonical_bytes(tokenizer, 260))
+    breakers = Breakers(CanonicalBytes(tokenizer, 260))
     params = SamplingParams(dry_multiplier=1.0, dry_allowed_length=1)
     result = adjusted(np.zeros(260, np.float32), params, [1, 256, 2, 3, 1, 256, 2], [], breakers)
     assert result[3] == -1.0  # one token since the breaker, though three repeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from strixhlo.runtime.kv_cache import BlockPool
-from strixhlo.runtime.token_bytes import canonical_bytes
+from strixhlo.runtime.token_bytes import CanonicalBytes
 
 WORDS = [b"a", b"b", b"ab", b"ba", b"aa", b"\xff\x01\x05\x00\x00\x00"]
 
@@ -47,7 +47,7 @@ def test_special_tokens_are_not_text() -> None:
     pool = BlockPool(8, 1, WORDS)
     pool.release(fill(pool, [5]))
     assert pool.match([5, 0], 100).ids == (5,)
-    plain = canonical_bytes(None, 3)
+    plain = CanonicalBytes(None, 3)
     assert len(set(plain)) == 3
 
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE, WordLevel
 
 from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
@@ -123,6 +123,29 @@ def test_the_same_model_drafts_what_it_then_says(
     # Chunks of another size may have computed a prompt's position: nearly all, for greedy and seeded sampling alike.
     assert speculation.accepted > 0.95 * speculation.drafted > 100
     assert sorted(drafts.free) == list(range(small.blocks))
+
+
+def test_structured_output_is_the_same(engines: tuple[BatchEngine, BatchEngine]) -> None:
+    engine, _ = engines
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({c: i for i, c in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    requests = [
+        Request(
+            (5, 6), SamplingParams(temperature=1.0, seed=3, max_tokens=60, regex="([ab]{3},){8}"), frozenset({256})
+        ),
+        Request((5, 6), SamplingParams(max_tokens=60, json_schema={"enum": ["aaaa", "bb"]}), frozenset({256})),
+    ]
+    results: list[list[list]] = []
+    truth: dict[int, list[int]] = {}
+    speculation = Speculation(lambda: Guesses(truth, 4), adaptive=False)
+    for guesses in (None, speculation):
+        with closing(Scheduler(engine, tokenizer, eos_ids=[256], speculation=guesses)) as scheduler:
+            results.append([list(scheduler.submit(r).events()) for r in requests])
+        truth[5] = [5, 6, *(e.token for e in results[0][0][:-1])]
+    assert results[0] == results[1] and [r[-1].reason for r in results[0]] == ["eos", "eos"]
+    assert 0 < speculation.accepted < speculation.drafted
 
 
 def test_drafts_never_preempt(engines: tuple[BatchEngine, BatchEngine], monkeypatch: pytest.MonkeyPatch) -> None:

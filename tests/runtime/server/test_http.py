@@ -36,6 +36,7 @@ def test_health_slots_metrics(served: Any) -> None:
     _, metrics = curl(f"{served.url}/metrics")
     counted = [line for line in metrics.splitlines() if line.startswith("strixhlo_generated_tokens_total{")]
     assert len(counted) == 1 and float(counted[0].split()[-1]) >= 2
+    assert "strixhlo_drafted_tokens_total{" in metrics and "strixhlo_accepted_tokens_total{" in metrics
 
 
 def test_tokenize_and_back(served: Any) -> None:
