@@ -65,9 +65,9 @@ def test_speculation_changes_nothing(path: str) -> None:
 
 def test_structured_output_and_penalties(path: str, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}')
+    schema.write_text('{"enum": [{"n": 1}, {"n": 22}]}')
     arguments = ("run", path, "-p", "A number", "-n", "60")
-    assert isinstance(json.loads(strixhlo(*arguments, "--json-schema", str(schema)).stdout)["n"], int)
+    assert json.loads(strixhlo(*arguments, "--json-schema", str(schema)).stdout) in ({"n": 1}, {"n": 22})
     assert re.fullmatch(r"[0-9]{3}-[a-f]\n", strixhlo(*arguments, "--regex", "[0-9]{3}-[a-f]").stdout)
     raw = ("run", path, "--raw", "-p", "the cat, the cat, the cat, the", "-n", "1", "--token-ids")
     cat = strixhlo(*raw).stdout.strip()
@@ -111,9 +111,6 @@ def test_compile_again_says_up_to_date(path: str) -> None:
         (("chat", "PATH", "--temp", "nan"), "strixhlo: --temp is nan; it must be"),
         (("run", "PATH", "-p", "x", "--stop", ""), "strixhlo: --stop is"),
         (("run", "PATH", "-p", "x", "-n", "0"), "--max-tokens is 0"),
-        (("run", "PATH", "-p", "x", "--top-p", "7"), "top_p is 7.0"),
-        (("run", "PATH", "-p", "x", "--temp", "-1"), "temperature is -1.0"),
-        (("run", "PATH", "-p", "x", "-n", "0"), "max_tokens is 0"),
         (("run", "PATH", "-p", "x", "--logit-bias", "a=b"), "--logit-bias 'a=b' is not of the form ID=BIAS"),
         (("run", "PATH", "-p", "x", "--json-schema", "/nowhere.json"), "/nowhere.json: No such file"),
         (("run", "PATH", "-p", "x", "--speculate", "lookup", "--draft", "PATH"), "--draft goes with --speculate auto"),
