@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
     "iree.compiler": ("iree-base-compiler",),
     "iree.runtime": ("iree-base-runtime",),
     "jaxlib": ("jax",),
+    "lm_eval": ("lm-eval",),
     "ml-dtypes": ("ml_dtypes",),
     "yaml": ("PyYAML",),
 }

@@ -13,7 +13,10 @@ from ..bundle import Build, Bundle, Manifest, Parameter, built_cache
 from ..errors import StrixhloError
 
 _PARAMETER = re.compile(r'strixhlo\.parameter = "([^"]+)"')
-_ATTENTION = re.compile(r'stablehlo\.composite "strixhlo\.attention".*?\bwindow = (\d+)')
+# kv_heads, window, and the head size, which is the last dimension of the first operand
+_ATTENTION = re.compile(
+    r'stablehlo\.composite "strixhlo\.attention".*?\bkv_heads = (\d+).*?\bwindow = (\d+).*?: \(tensor<\d+x\d+x(\d+)x'
+)
 # Tables of which a token takes one row: embeddings (unless the output head is the same matrix) and rotary angles.
 _EMBEDDING, _HEAD, _ROPE, _EXPERTS = "embed_tokens", "lm_head", "rope.", ".experts."
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -23,8 +26,8 @@ _EXPERTS_A_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 @dataclass(frozen=True)
 class StepTraffic:
     """always: bytes of weights that every step reads; a_row: of tables, a row of tokens; expert_bytes: of all experts
-    of all layers, of which a row takes `used` of `experts`. windows: of each attention, 0 for none; position_bytes: the
-    keys and values of one position in one layer."""
+    of all layers, of which a row takes `used` of `experts`. windows: of each attention, 0 for none, and
+    position_bytes: the keys and values of one position in it."""
 
     always: int
     a_row: int
@@ -32,7 +35,7 @@ class StepTraffic:
     experts: int
     used: int
     windows: tuple[int, ...]
-    position_bytes: int
+    position_bytes: tuple[int, ...]
 
     def weight_bytes(self, rows: int) -> float:
         """Of a step of `rows` tokens. Of experts the expected number of distinct ones, rows choosing independently."""
@@ -41,8 +44,8 @@ class StepTraffic:
 
     def kv_bytes(self, position: int) -> int:
         """Of one token at `position` (from 0): it sees itself and what is before it, inside each layer's window."""
-        seen = sum(min(position + 1, window) if window else position + 1 for window in self.windows)
-        return seen * self.position_bytes
+        attentions = zip(self.windows, self.position_bytes, strict=True)
+        return sum(each * (min(position + 1, window) if window else position + 1) for window, each in attentions)
 
     def step_bytes(self, rows: int, first: int, steps: int) -> float:
         """Mean over `steps` steps of `rows` sequences whose tokens are at positions first, first + 1, ..."""
@@ -54,7 +57,7 @@ def step_traffic(bundle: Bundle, build: Build | None = None) -> StepTraffic:
     """Read from the bundle's program and manifest; build: for its type of KV cache. StrixhloError when the program has
     no decode_1."""
     manifest = bundle.manifest
-    names, windows = _decode_function(bundle)
+    names, attentions = _decode_function(bundle)
     used = {name: manifest.parameters[name] for name in names if name in manifest.parameters}
     tied = not any(_HEAD in name for name in used)
     kinds: dict[str, list[Parameter]] = {"row": [], "expert": [], "whole": []}
@@ -71,15 +74,15 @@ def step_traffic(bundle: Bundle, build: Build | None = None) -> StepTraffic:
         expert_bytes=sum(p.length for p in kinds["expert"]),
         experts=experts,
         used=chosen,
-        windows=windows,
-        position_bytes=2 * kv.width * kv.element_bytes,
+        windows=tuple(window for _, window, _ in attentions),
+        position_bytes=tuple(2 * heads * size * kv.element_bytes for heads, _, size in attentions),
     )
 
 
-def _decode_function(bundle: Bundle) -> tuple[list[str], tuple[int, ...]]:
-    """Names of the parameters of decode_1, and the window of each of its attentions."""
+def _decode_function(bundle: Bundle) -> tuple[list[str], list[tuple[int, int, int]]]:
+    """Names of the parameters of decode_1, and of each of its attentions: heads of keys, window, size of a head."""
     names: list[str] = []
-    windows: list[int] = []
+    attentions: list[tuple[int, int, int]] = []
     inside = False
     for line in bundle.program_text().splitlines():
         if "func.func " in line:
@@ -87,10 +90,10 @@ def _decode_function(bundle: Bundle) -> tuple[list[str], tuple[int, ...]]:
             if inside:
                 names = _PARAMETER.findall(line)
         elif inside and (found := _ATTENTION.search(line)):
-            windows.append(int(found[1]))
+            attentions.append((int(found[1]), int(found[2]), int(found[3])))
     if not names:
         raise StrixhloError(f"{bundle.program}: has no entry decode_1 with weights; export the bundle again")
-    return names, tuple(windows)
+    return names, attentions
 
 
 def _experts(manifest: Manifest) -> tuple[int, int]:

@@ -14,8 +14,8 @@ from strixhlo.runtime.step_traffic import step_traffic
 
 HEAD = 'func.func public @{}(%0: tensor<1xi8> {{strixhlo.parameter = "{}"}}'
 ATTENTION = (
-    '%1 = stablehlo.composite "strixhlo.attention" %0'
-    " {{composite_attributes = {{softcap = 0.0 : f64, window = {} : i64}}}}"
+    '%1 = stablehlo.composite "strixhlo.attention" %0, %0 {{composite_attributes = {{kv_heads = {} : i64,'
+    " window = {} : i64}}, decomposition = @a}} : (tensor<1x4x16xf32>, tensor<2x64x32xf16>) -> tensor<1x4x16xf32>"
 )
 
 
@@ -25,8 +25,12 @@ def altered(tiny: Bundle, tmp_path: Path) -> Callable[..., Bundle]:
 
     def alter(sizes: dict[str, tuple[int, int]], windows: list[int], **config: object) -> Bundle:
         arguments = ", ".join(f'%a: tensor<1xi8> {{strixhlo.parameter = "{name}"}}' for name in sizes)
-        lines = [f"func.func public @decode_1({arguments}) {{", *(ATTENTION.format(w) for w in windows), "}"]
-        lines += [HEAD.format("decode_2", "other"), ATTENTION.format(7), "}"]
+        lines = [
+            f"func.func public @decode_1({arguments}) {{",
+            *(ATTENTION.format(2 >> i, w) for i, w in enumerate(windows)),
+            "}",
+        ]
+        lines += [HEAD.format("decode_2", "other"), ATTENTION.format(2, 7), "}"]
         text = "\n".join(lines)
         (tmp_path / "program.mlir").write_text(text)
         parameters = {
@@ -50,9 +54,10 @@ def test_a_real_bundle(tiny: Bundle) -> None:
     assert len(tables) == 2
     rest = sum(p.length for n, p in tiny.manifest.parameters.items() if n not in tables)
     assert traffic.always == rest and traffic.a_row == sum(p.length // p.shape[0] for p in tables.values())
-    assert traffic.windows == (0, 0) and traffic.position_bytes == 2 * 32 * 2  # 2 heads of 16, float16
-    assert traffic.kv_bytes(9) == 2 * 10 * traffic.position_bytes
-    assert traffic.step_bytes(3, 0, 2) == rest + 3 * traffic.a_row + 3 * 2 * 1.5 * traffic.position_bytes
+    each = 2 * 2 * 16 * 2  # keys and values of 2 heads of 16, float16
+    assert traffic.windows == (0, 0) and traffic.position_bytes == (each, each)
+    assert traffic.kv_bytes(9) == 2 * 10 * each
+    assert traffic.step_bytes(3, 0, 2) == rest + 3 * traffic.a_row + 3 * 2 * 1.5 * each
 
 
 def test_tied_embeddings_are_read_whole(altered: Callable[..., Bundle]) -> None:
@@ -64,8 +69,9 @@ def test_tied_embeddings_are_read_whole(altered: Callable[..., Bundle]) -> None:
 def test_windows_bound_what_is_seen(altered: Callable[..., Bundle]) -> None:
     traffic = step_traffic(altered({"model.norm": (64, 1)}, [4, 0]))
     assert traffic.windows == (4, 0)
-    assert traffic.kv_bytes(2) == (3 + 3) * traffic.position_bytes
-    assert traffic.kv_bytes(99) == (4 + 100) * traffic.position_bytes
+    assert traffic.position_bytes == (128, 64)  # the second layer has one head of keys
+    assert traffic.kv_bytes(2) == 3 * 128 + 3 * 64
+    assert traffic.kv_bytes(99) == 4 * 128 + 100 * 64
 
 
 def test_experts_count_as_far_as_they_are_chosen(altered: Callable[..., Bundle]) -> None:
