@@ -17,10 +17,10 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from ..errors import StrixhloError
+from .detokenize import StopMatcher, StreamingDetokenizer
 from .engine import Engine
-from .generate import generate
 from .perplexity import negative_log_likelihood
-from .sampling import SamplingParams
+from .sampling import SamplingParams, sample, step_rng
 from .tokenizer import BundleTokenizer
 
 GENERATED = 256  # tokens at most where a task does not say
@@ -112,11 +112,21 @@ class HarnessModel(TemplateLM):
             top_p=float(wanted.get("top_p", 1.0)),
             max_tokens=min(most, engine.context - 1),
             stop=(until,) if isinstance(until, str) else tuple(s for s in until if s),
-            seed=0,
         )
         ids = self.tok_encode(text)[-(engine.context - params.max_tokens) :]
+        detokenizer, stops = StreamingDetokenizer(self._tokenizer.tokenizer), StopMatcher(params.stop)
         engine.reset()
-        return generate(engine, self._tokenizer, ids, params, show=lambda _piece: None).text
+        logits, found = engine.prefill(ids), ""
+        for step in range(params.max_tokens):
+            token = sample(logits, params, step_rng(0, step))
+            if token in self._tokenizer.eos_ids:
+                break
+            found += stops.push(detokenizer.push(token))
+            if stops.matched is not None:
+                return found
+            if step + 1 < params.max_tokens:
+                logits = engine.decode(token)
+        return found + stops.push(detokenizer.finish()) + stops.finish()
 
 
 def evaluate(
