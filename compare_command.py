@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
 from .native_engine import Native, open_native, open_target
 from .progress import spinner
+from .replacement import atomic_write
 
 if TYPE_CHECKING:
     from .bisection.bisect import Bisection
@@ -62,6 +64,8 @@ class Counts(click.ParamType):
 @click.option("-n", "--decode", type=Counts(), default="128", show_default=True, help="Decode lengths to time.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
+@click.option("--memory/--no-memory", default=True, help="Load each side once more, alone, for its peak memory.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the numbers and pictures of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(
     bundle: Path,
@@ -78,6 +82,8 @@ def compare(
     decode: tuple[int, ...],
     repeats: int,
     memory_budget: str | None,
+    memory: bool,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Hold a compiled bundle against a native engine, or against its program for another target, on the same token
@@ -85,8 +91,10 @@ def compare(
 
     Exit code 1 where the numbers differ by more than the stated limits.
     """
+    from .comparison_page import comparison_page
     from .comparison_table import comparison_table, verdict_lines
-    from .runtime.compare import GREEDY_PROMPT, PASSAGE, Workload
+    from .contender_memory import side_peak
+    from .runtime.compare import DECODED, GREEDY_PROMPT, PASSAGE, Workload
     from .runtime.compare import compare as run_comparison
     from .runtime.engine import Engine
     from .runtime.native.compiled import CompiledBundle
@@ -96,6 +104,8 @@ def compare(
 
     if (native is None) == (against_target is None):
         raise StrixhloError("give either --native, the engine to compare with, or --against-target")
+    if html and not html.absolute().parent.is_dir():
+        raise StrixhloError(f"--html {html}: no such folder")
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
     try:
@@ -126,7 +136,17 @@ def compare(
                 theirs.close()
         finally:
             ours.engine.close()
+    if memory:
+        with spinner(Progress(), "peak memory of each side, alone in a process"):
+            load = {"source": source, "threads": threads, "ids": ids[:1000], "length": max(prefill)}
+            peaks = [
+                side_peak(bundle, side, **load, decode=DECODED, target=name)
+                for side, name in ((None, target), (native, against_target))
+            ]
+        result = replace(result, memory=(peaks[0], peaks[1]))
     found = _bisections(opened, [target, against_target], source, ids, threads) if find else []
+    if html:
+        atomic_write(html, comparison_page(result, f"{opened.manifest.name} beside {result.native}").encode())
     if as_json:
         click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found]}, indent=1))
     else:

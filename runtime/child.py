@@ -14,10 +14,14 @@ from ..errors import one_line
 
 
 def ask(
-    module: str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 120
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] = os.environ,
+    timeout: float = 120,
+    package: str | None = __name__.rpartition(".")[0],
 ) -> tuple[Any, str]:
-    """The JSON that `python -m strixhlo.runtime.<module>` prints, or None and how it ended."""
-    package = __name__.rpartition(".")[0]
+    """The JSON that `python -m strixhlo.runtime.<module>` prints, or None and how it ended. package: the
+    module's, in place of strixhlo.runtime."""
     command = [sys.executable, "-m", f"{package}.{module}", *arguments]
     try:
         done = subprocess.run(

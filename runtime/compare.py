@@ -12,9 +12,11 @@ import numpy as np
 
 from ..errors import StrixhloError
 from .engine import Engine
+from .logit_trace import LogitTrace, logit_trace
 from .native.compiled import CompiledBundle
 from .native.contender import Contender, TopLogprobs
-from .numerics import LogitComparison, Positions, compare_positions, compare_top, first_divergence, top_two_gap
+from .numerics import LogitComparison, compare_positions, compare_top, first_divergence, top_two_gap
+from .peak import SidePeak
 from .sampling import SamplingParams, sample, step_rng
 from .verdict import Limits, failures, limits_for
 
@@ -35,6 +37,10 @@ class Workload:
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
     repeats: int
+
+    def speed_prompt(self, length: int) -> list[int]:
+        """Ids to time: the text, repeated as often as it takes."""
+        return [int(i) for i in np.resize(np.array(self.ids, np.int64), length)]
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class Comparison:
     """All that `strixhlo compare` reports. numerics: many rows at a time; decoded: our token-by-token path against the
     same rows of theirs. `greedy_agreed` counts the tokens before the first difference, and `divergence_gap` is what
     separates our two best logits there (None: they never differ). failures: why the verdict is bad; empty: it is good.
+    memory: of each side alone, or why it is not known; None: not measured.
     """
 
     native: str
@@ -71,10 +78,14 @@ class Comparison:
     chat_ids: str
     speeds: tuple[Speed, ...]
     failures: tuple[str, ...]
+    trace: LogitTrace
+    memory: tuple[SidePeak | str, SidePeak | str] | None = None
 
     def record(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self) | {"passed": not self.failures}
+        """Plain data for JSON; of the trace the KL of each position."""
+        record = asdict(self) | {"passed": not self.failures, "kl_by_position": self.trace.kl}
+        del record["trace"]
+        return record
 
 
 def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Callable[[str], None]) -> Comparison:
@@ -86,8 +97,11 @@ def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Cal
     reference = theirs.logits(ids)
     formats = ours.engine.program.bundle.manifest.weight_formats
     limits = limits_for(formats, ours.precision, theirs.precision, top=isinstance(reference, TopLogprobs))
-    numerics = _summary(ours.logits(ids), reference, targets)
-    decoded = _summary(ours.decoded_logits(ids, DECODED), _last(reference, DECODED), targets[-DECODED:])
+    mine_logits = ours.logits(ids)
+    numerics, kl = _summary(mine_logits, reference, targets)
+    trace = logit_trace(mine_logits, reference, kl)
+    del mine_logits
+    decoded, _ = _summary(ours.decoded_logits(ids, DECODED), _last(reference, DECODED), targets[-DECODED:])
     say(f"greedy, {work.greedy} tokens each")
     mine, other = ours.greedy(work.prompt, work.greedy), theirs.greedy(work.prompt, work.greedy)
     both = min(len(mine), len(other))
@@ -101,7 +115,7 @@ def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Cal
     speeds = measure_speeds(ours, theirs, work, say)
     return Comparison(
         theirs.name, limits, numerics, decoded, both, both if at is None else at, gap, prompt_ids, chat_ids, speeds,
-        tuple(found),
+        tuple(found), trace,
     )  # fmt: skip
 
 
@@ -121,7 +135,7 @@ def difference(ours: Sequence[int] | None, theirs: Sequence[int] | None) -> str:
 def measure_speeds(ours: Contender, theirs: Contender, work: Workload, say: Callable[[str], None]) -> tuple[Speed, ...]:
     """Each test `repeats` times on both sides in turn, after one unmeasured run each."""
     length = max((SHORT, *work.prefill)) + work.repeats
-    text = np.resize(np.array(work.ids, np.int64), length).tolist()
+    text = work.speed_prompt(length)
     tests = [(f"pp{n}", n, 0) for n in work.prefill] + [(f"tg{n}", SHORT, n) for n in work.decode]
     speeds = []
     for name, tokens, steps in tests:
@@ -138,11 +152,15 @@ def measure_speeds(ours: Contender, theirs: Contender, work: Workload, say: Call
     return tuple(speeds)
 
 
-def _summary(ours: np.ndarray, theirs: np.ndarray | TopLogprobs, targets: Sequence[int]) -> LogitComparison:
+def _summary(
+    ours: np.ndarray, theirs: np.ndarray | TopLogprobs, targets: Sequence[int]
+) -> tuple[LogitComparison, np.ndarray]:
+    """Over all positions, and the KL of each."""
     if isinstance(theirs, TopLogprobs):
-        found: Positions = compare_top(ours, theirs.ids, theirs.logprobs, targets)
-        return found.summary(ours.shape[1], theirs.ids.shape[1])
-    return compare_positions(ours, theirs, targets).summary(ours.shape[1])
+        found, top = compare_top(ours, theirs.ids, theirs.logprobs, targets), theirs.ids.shape[1]
+    else:
+        found, top = compare_positions(ours, theirs, targets), None
+    return found.summary(ours.shape[1], top), found.kl
 
 
 def _last(rows: np.ndarray | TopLogprobs, n: int) -> np.ndarray | TopLogprobs:

@@ -28,6 +28,28 @@ def peak_memory(hal: Any, root: Path = ROOT) -> Peak:
     """`hal` is IREE's device. The kernel's count begins with the process, IREE's with the device."""
     allocator = hal.allocator
     device = allocator.statistics["device_bytes_peak"] if allocator.has_statistics else None
+    return Peak(device, resident_memory(root)[1])
+
+
+def resident_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
+    """Bytes of this process in RAM: now (VmRSS), and at most so far (VmHWM)."""
     status, _ = read_table(root / "proc/self/status", ":")
-    resident = number(status.get("VmHWM", "").removesuffix("kB").strip(), 1024)
-    return Peak(device, resident.value)
+    now, most = (number(status.get(key, "").removesuffix("kB").strip(), 1024).value for key in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+@dataclass(frozen=True)
+class SidePeak:
+    """Of a process that does nothing else. resident: at most in RAM, the interpreter, libraries and the pages of mapped
+    weights that were touched included; grown: above what it had before the engine and the model were loaded; device:
+    see Peak, of our own programs only."""
+
+    resident: int | None
+    grown: int | None
+    device: int | None
+
+    def __str__(self) -> str:
+        if self.resident is None or self.grown is None:
+            return "not known"
+        device = f", {size(self.device)} of the device" if self.device else ""
+        return f"{size(self.resident)} (+{size(self.grown)}{device})"

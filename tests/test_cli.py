@@ -138,11 +138,15 @@ def test_export_refuses_what_it_cannot_do(tmp_path: Path, smollm2_gguf: Path) ->
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut.gguf"]
 
 
-def test_compare_with_llama_cpp(path: str) -> None:
-    arguments = ("compare", path, "--native", "llama.cpp", "--repeats", "1", "-p", "64", "-n", "8", "--greedy", "16")
-    record = json.loads(strixhlo(*arguments, "--json").stdout)
+def test_compare_with_llama_cpp(path: str, tmp_path: Path) -> None:
+    arguments = ("compare", path, "--native", "llama.cpp", "--repeats", "1", "-p", "64,16", "-n", "8", "--greedy", "16")
+    page = tmp_path / "report.html"
+    record = json.loads(strixhlo(*arguments, "--html", str(page), "--json").stdout)
+    assert "llama.cpp" in page.read_text("utf-8") and len(record["kl_by_position"]) == 99
+    ours, theirs = record["memory"]  # both touch the weights, 80 MB, and hold a KV cache and activations
+    assert 80e6 < ours["grown"] < ours["resident"] and 80e6 < theirs["grown"] < theirs["resident"]
     assert record["passed"] and record["prompt_ids"] == "same" and record["greedy_agreed"] >= 4
     assert record["numerics"]["vocabulary"] == 49152 and record["numerics"]["positions"] == 99
     assert record["numerics"]["mean_kl"] < 0.01 and record["numerics"]["top1_agreement"] > 0.85
-    assert [s["test"] for s in record["speeds"]] == ["pp64", "tg8"]
+    assert [s["test"] for s in record["speeds"]] == ["pp64", "pp16", "tg8"]
     assert min(min(s["ours"] + s["theirs"]) for s in record["speeds"]) > 0
