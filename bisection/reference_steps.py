@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ Given = Callable[[int], tuple[Sequence[np.ndarray | None], Sequence[np.ndarray |
 class Step:
     """One custom op as it should be: operands made of the program's earlier results, results made of the program's
     operands. pool_from: for operands that are KV pools, the op that made them (-1: the entry's own), None for others.
+    unchanged: the results without what `Reference` does to first operands.
     """
 
     index: int
@@ -36,13 +37,17 @@ class Step:
     operands: tuple[jax.Array, ...]
     results: tuple[jax.Array, ...]
     pool_from: tuple[int | None, ...]
+    unchanged: Callable[[], tuple[jax.Array, ...]]
 
 
 class Reference:
     """The score entry of a checkpoint's model with `rows` rows. Weights are read as they are needed."""
 
-    def __init__(self, model: JaxModel, rows: int) -> None:
-        self._model = model
+    def __init__(
+        self, model: JaxModel, rows: int, first_operand: Callable[[str, jax.Array], jax.Array] = lambda _op, x: x
+    ) -> None:
+        """first_operand: what an op of that name does to its first operand on the target that is looked at."""
+        self._operand_of = first_operand
         inputs = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows,), (1,), (1,), (1, model.kv.blocks))]
         pools = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in model.pools]
         weights = {name: stored.traced() for name, stored in model.stored.items()}
@@ -73,10 +78,12 @@ class Reference:
                 takes, gives = given(count)
                 actual = [v if a is None else jnp.asarray(a) for v, a in zip(values, takes, strict=True)]
                 inner = eqn.params["jaxpr"]
-                results = jax.core.eval_jaxpr(inner.jaxpr, inner.consts, *actual)
-                sources = tuple(None if _is_literal(v) else made.get(v) for v in eqn.invars)
                 name = eqn.params["name"].removeprefix(PREFIX)
-                yield Step(count, name, _attributes(eqn), tuple(values), tuple(results), sources)
+                run = partial(jax.core.eval_jaxpr, inner.jaxpr, inner.consts)
+                results = run(self._operand_of(name, actual[0]), *actual[1:])
+                sources = tuple(None if _is_literal(v) else made.get(v) for v in eqn.invars)
+                unchanged = partial(_results, run, actual)
+                yield Step(count, name, _attributes(eqn), tuple(values), tuple(results), sources, unchanged)
                 if any(s is not None for s in sources):
                     shape = self._inputs[-1].aval.shape
                     made |= {v: count for v in eqn.outvars if v.aval.shape == shape}
@@ -89,7 +96,7 @@ class Reference:
             for v in {v for v in eqn.invars if not _is_literal(v)}:
                 if self._last[v] == i and v not in jaxpr.outvars:
                     env.pop(v, None)
-        yield Step(count, "outputs", {}, (self._read(env, jaxpr.outvars[0]),), (), (None,))
+        yield Step(count, "outputs", {}, (self._read(env, jaxpr.outvars[0]),), (), (None,), tuple)
 
     def _read(self, env: Mapping[Any, Any], v: Any) -> Any:
         if _is_literal(v):
@@ -98,6 +105,10 @@ class Reference:
             name, part = self._weights[v]
             return self._weight(name).parts[part]
         return env[v]
+
+
+def _results(run: Callable[..., Sequence[Any]], operands: Sequence[Any]) -> tuple[jax.Array, ...]:
+    return tuple(run(*operands))
 
 
 def _is_literal(v: Any) -> bool:
