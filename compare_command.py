@@ -146,7 +146,9 @@ def compare(
         result = replace(result, memory=(peaks[0], peaks[1]))
     found = _bisections(opened, [target, against_target], source, ids, threads) if find else []
     if html:
-        atomic_write(html, comparison_page(result, f"{opened.manifest.name} beside {result.native}").encode())
+        lines = [line for b in found for line in b.lines()]
+        page = comparison_page(result, f"{opened.manifest.name} beside {result.native}", lines)
+        atomic_write(html, page.encode())
     if as_json:
         click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found]}, indent=1))
     else:

@@ -31,11 +31,12 @@ svg text{fill:var(--soft);font-size:12px}.axis{stroke:var(--line)}.limit{stroke:
 """
 
 
-def comparison_page(result: Comparison, title: str) -> str:
-    """The whole page. All texts that come from outside (model names, errors) are escaped."""
+def comparison_page(result: Comparison, title: str, findings: Sequence[str] = ()) -> str:
+    """The whole page. findings: what --bisect found, by lines. All texts that come from outside (model names, errors) are escaped."""
     state = "fail" if result.failures else "pass"
-    rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in comparison_rows(result))
-    verdict = "<br>".join(escape(line) for line in verdict_lines(result))
+    padded = [(*row, "", "", "")[:4] for row in comparison_rows(result)]
+    rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in padded)
+    verdict = "<br>".join(escape(line) for line in (*verdict_lines(result), *findings))
     over = "" if result.numerics.top_n is None else f" Over the {result.numerics.top_n} likeliest tokens only."
     head = f"<tr><th></th><th>strixhlo</th><th>{escape(result.native)}</th><th>ratio</th></tr>"
     return f"""<!doctype html>

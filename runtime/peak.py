@@ -51,5 +51,5 @@ class SidePeak:
     def __str__(self) -> str:
         if self.resident is None or self.grown is None:
             return "not known"
-        device = f", {size(self.device)} of the device" if self.device else ""
+        device = f", device buffers {size(self.device)}" if self.device else ""
         return f"{size(self.resident)} (+{size(self.grown)}{device})"

@@ -204,7 +204,8 @@ def test_the_page_is_self_contained(beside_other_tokens: Comparison) -> None:
     for said in ("tiny & more", "<script>alert(1)</script>", "PASS", "pp16", "tg2", "300.0 MiB (+200.0 MiB)", "(BOS)"):
         assert said in page.text
     bad = replace(result, failures=("scored: mean kl 1 is above 0.1",))
-    assert "scored: mean kl 1 is above 0.1" in Page(comparison_page(bad, "t")).text
+    said = Page(comparison_page(bad, "t", ["bisect, cpu: layer 1"])).text
+    assert "scored: mean kl 1 is above 0.1" in said and "bisect, cpu: layer 1" in said
 
 
 @pytest.mark.parametrize(
