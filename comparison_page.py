@@ -32,7 +32,8 @@ svg text{fill:var(--soft);font-size:12px}.axis{stroke:var(--line)}.limit{stroke:
 
 
 def comparison_page(result: Comparison, title: str, findings: Sequence[str] = ()) -> str:
-    """The whole page. findings: what --bisect found, by lines. All texts that come from outside (model names, errors) are escaped."""
+    """The whole page. findings: what --bisect found, by lines. All texts that come from outside (model names, errors)
+    are escaped."""
     state = "fail" if result.failures else "pass"
     padded = [(*row, "", "", "")[:4] for row in comparison_rows(result)]
     rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in padded)
