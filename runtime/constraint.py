@@ -12,6 +12,9 @@ from tokenizers import Tokenizer
 from ..errors import StrixhloError, one_line
 from .sampling import SamplingParams
 
+# Between the tokens of JSON; without a bound a small model may write empty lines for ever.
+WHITESPACE = {"whitespace_pattern": r"[\x20\x0A]{1,20}"}
+
 
 class Constraints:
     """Makes the constraints of one model's requests; reading the vocabulary takes a second, at the first of them."""
@@ -73,7 +76,7 @@ class Constraint:
 
 def _grammar(params: SamplingParams) -> str:
     if params.json_schema is not None:
-        return str(LLMatcher.grammar_from_json_schema(json.dumps(params.json_schema)))
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(params.json_schema), defaults=WHITESPACE))
     if params.regex is not None:
         return str(LLMatcher.grammar_from_regex(params.regex))
     return str(LLMatcher.grammar_from_lark(params.grammar or ""))

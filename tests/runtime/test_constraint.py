@@ -47,6 +47,19 @@ def test_json_schema(tokenizer: Tokenizer) -> None:
     assert value["name"] in ("ab", "cd") and isinstance(value["n"], bool) and len(value) == 2
 
 
+def test_white_space_in_json_is_bounded(tokenizer: Tokenizer) -> None:
+    params = SamplingParams(json_schema=SCHEMA)
+    constraint = Constraints(tokenizer, 260, [256]).create(params)
+    (newline,) = tokenizer.encode("\n").ids
+    likes_lines, ids = np.zeros(260, np.float32), []
+    likes_lines[newline] = 9
+    while not constraint.complete and len(ids) < 400:
+        token = sample(constraint.masked(likes_lines), params, step_rng(0, 0))
+        constraint.accept(token)
+        ids.append(token)
+    assert constraint.complete and json.loads(tokenizer.decode(ids))["name"] in ("ab", "cd")
+
+
 def test_regex_and_grammar(tokenizer: Tokenizer) -> None:
     assert re.fullmatch("[a-f]{3}-[0-9]{2}", generated(tokenizer, SamplingParams(regex="[a-f]{3}-[0-9]{2}")))
     assert generated(tokenizer, SamplingParams(temperature=1.0, grammar='start: "yes" | "no"')) in ("yes", "no")
