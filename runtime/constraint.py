@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -13,7 +14,7 @@ from ..errors import StrixhloError, one_line
 from .sampling import SamplingParams
 
 # Between the tokens of JSON; without a bound a small model may write empty lines for ever.
-WHITESPACE = {"whitespace_pattern": r"[\x20\x0A]{1,20}"}
+WHITESPACE: Any = {"whitespace_pattern": r"[\x20\x0A]{1,20}"}
 
 
 class Constraints:
