@@ -114,10 +114,11 @@ async def _chunks(
     usage: bool,
 ) -> AsyncGenerator[dict[str, Any], None]:
     head = {**head, "object": "chat.completion.chunk"}
+    continuous = usage and body.stream_options is not None and body.stream_options.continuous_usage_stats
 
     def chunk(choice: int, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
         entry = {"index": choice, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return {**head, "choices": [entry], **({"usage": None} if usage else {})}
+        return {**head, "choices": [entry], **({"usage": counted.usage() if continuous else None} if usage else {})}
 
     parsers = [chat.parser() for _ in range(body.n)]
     builders = [MessageBuilder() for _ in range(body.n)]

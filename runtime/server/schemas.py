@@ -37,9 +37,10 @@ class Sampling(_Body):
 
 
 class StreamOptions(_Body):
-    """stream_options."""
+    """stream_options. continuous_usage_stats, as vLLM has it: usage so far in every chunk."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class JsonSchema(_Body):

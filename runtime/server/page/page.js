@@ -136,7 +136,7 @@ async function answer() {
   try {
     const system = $("system").value.trim();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...history];
-    const body = { model: $("model").value, messages, stream: true, stream_options: { include_usage: true }, ...settings() };
+    const body = { model: $("model").value, messages, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true }, ...settings() };
     const response = await fetch("v1/chat/completions",
       { method: "POST", headers: headers(), body: JSON.stringify(body), signal: running.signal });
     if (!response.ok) throw new Error(await failure(response));
