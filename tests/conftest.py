@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiled_checkpoints import CompiledOnce
 from coverage_table import (  # noqa: F401  (hooks of pytest, found here by name)
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -80,6 +81,12 @@ def compiled(bundle: Bundle, activations: str = "f32", target: str = "cpu") -> B
 def build() -> Callable[[Path, Path], Bundle]:
     """(checkpoint, bundle folder) -> exported and compiled for the CPU, activations and KV cache in float32."""
     return lambda source, out: compiled(exported(source, out, None, "f32"))
+
+
+@pytest.fixture(scope="session")
+def compiled_once() -> CompiledOnce:
+    """Programs of quantized checkpoints, each compiled once."""
+    return CompiledOnce()
 
 
 @pytest.fixture(scope="session")

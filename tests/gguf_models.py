@@ -6,6 +6,7 @@ interleaved (its `permute`), 1 added to Gemma's norms, Apertus' activation moved
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,17 @@ def logits(model: Any, ids: np.ndarray) -> np.ndarray:
         return model(torch.tensor(ids)[None]).logits[0].numpy()
 
 
-def write_gguf(model: Any, path: Path, architecture: str, keys: dict[str, Any], types: dict[str, str]) -> Path:
+Quantize = Callable[[np.ndarray, gguf.GGMLQuantizationType], np.ndarray]
+
+
+def write_gguf(
+    model: Any,
+    path: Path,
+    architecture: str,
+    keys: dict[str, Any],
+    types: dict[str, str],
+    quantize: Quantize = gguf.quants.quantize,
+) -> Path:
     """keys: metadata under the architecture's prefix, beside those of the shape. types: tensor type by a part of the
     tensor's name (the first that fits), F32 else."""
     config = model.config
@@ -71,7 +82,7 @@ def write_gguf(model: Any, path: Path, architecture: str, keys: dict[str, Any], 
     writer.add_token_merges(["h e", "l l", "he ll"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
-    _add_tensors(writer, model, architecture, types)
+    _add_tensors(writer, model, architecture, types, quantize)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -79,7 +90,9 @@ def write_gguf(model: Any, path: Path, architecture: str, keys: dict[str, Any], 
     return path
 
 
-def _add_tensors(writer: gguf.GGUFWriter, model: Any, architecture: str, types: dict[str, str]) -> None:
+def _add_tensors(
+    writer: gguf.GGUFWriter, model: Any, architecture: str, types: dict[str, str], quantize: Quantize
+) -> None:
     config = model.config
     kind = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
@@ -108,5 +121,5 @@ def _add_tensors(writer: gguf.GGUFWriter, model: Any, architecture: str, types: 
             array = array.reshape(-1, array.shape[-1])
         wanted = next((t for part, t in types.items() if part in target and array.ndim == 2), "F32")
         quantized = gguf.GGMLQuantizationType[wanted]
-        data = array if wanted == "F32" else gguf.quants.quantize(array, quantized)
+        data = array if wanted == "F32" else quantize(array, quantized)
         writer.add_tensor(f"{target}.{kind_of}", np.ascontiguousarray(data), raw_dtype=quantized)

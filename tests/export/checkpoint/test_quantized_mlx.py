@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,19 @@ import mlx_lm.utils as mlx_lm
 import numpy as np
 import pytest
 from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of, with_tokenizer
+from compiled_checkpoints import CompiledOnce
+from coverage_table import covers
 from mlx.utils import tree_flatten, tree_map
 
-from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
-from strixhlo.runtime.engine import Engine
-from strixhlo.runtime.program import Program
 
 MIXED = {"model.layers.0.mlp.down_proj": {"bits": 6, "group_size": 32}, "model.layers.1.self_attn.v_proj": False}
+MODES = {
+    "model.layers.0.mlp.gate_proj": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+    "model.layers.0.mlp.up_proj": {"bits": 8, "group_size": 32, "mode": "mxfp8"},
+    "model.layers.1.mlp.up_proj": {"bits": 4, "group_size": 16, "mode": "nvfp4"},
+}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "affine 2 bits": ({"bits": 2, "group_size": 32}, "affine2_g32"),
     "affine 3 bits": ({"bits": 3, "group_size": 64}, "affine3_g64"),
@@ -103,16 +105,22 @@ def test_settings_that_do_not_exist_are_named(models: dict[bool, Path], tmp_path
             open_checkpoint(str(tmp_path / "mlx"))
 
 
-def test_compiled_for_the_cpu(models: dict[bool, Path], tmp_path: Path, build: Callable[[Path, Path], Bundle]) -> None:
-    """Several modes in one model, from the checkpoint to the program: the logits of the JAX evaluation."""
-    overrides = {
-        "model.layers.0.mlp.down_proj": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
-        "model.layers.0.mlp.up_proj": {"bits": 8, "group_size": 32, "mode": "mxfp8"},
-        "model.layers.1.mlp.up_proj": {"bits": 4, "group_size": 16, "mode": "nvfp4"},
-    }
-    quantized(models[True], tmp_path / "mlx", bits=4, group_size=64, overrides=overrides)
-    bundle = build(tmp_path / "mlx", tmp_path / "bundle")
-    assert bundle.manifest.weight_formats.keys() >= {"affine4_g64", "mxfp4", "mxfp8", "nvfp4"}
-    with Program(bundle, "cpu", 2) as program, closing(Engine(program)) as engine:
-        ours = engine.score(IDS.tolist())
-    assert distance(ours, logits_of(tmp_path / "mlx")) < 1e-4
+NAMES = {case: f"MLX {case.removesuffix(' bits')}" for case in CASES if case != "mixed"} | {"mixed": "MLX mixed"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=covers("Llama", name, "cpu", "mlx_lm")) for c, name in NAMES.items()]
+)
+def test_compiled_for_the_cpu(models: dict[bool, Path], tmp_path: Path, compiled_once: CompiledOnce, case: str) -> None:
+    """Prompt and decoded tokens of mlx_lm's own model in float32; "mixed" has four more modes for single modules."""
+    settings, _ = CASES[case]
+    if case == "mixed":
+        settings = {"bits": 4, "group_size": 64, "overrides": MIXED | MODES}
+    model = quantized(models[case in TIED], tmp_path / "mlx", **settings)
+    model.update(tree_map(lambda a: a.astype(mx.float32) if a.dtype == mx.bfloat16 else a, model.parameters()))
+    bundle = compiled_once.hold(
+        tmp_path / "mlx", tmp_path / "bundle", lambda ids: np.array(model(mx.array(ids)[None]).astype(mx.float32))[0]
+    )
+    if case == "mixed":
+        formats = {"affine4_g64", "affine6_g32", "mxfp4", "mxfp8", "nvfp4", "f32"}
+        assert bundle.manifest.weight_formats.keys() >= formats

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of
+from compiled_checkpoints import CompiledOnce
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
+from coverage_table import covers
 from safetensors.torch import load_file, save_file
 
 from strixhlo.errors import StrixhloError
@@ -246,6 +248,44 @@ def test_logits_are_those_of_transformers_with_these_weights(plain: Path, tmp_pa
     with torch.no_grad():
         expected = model(torch.tensor(IDS)[None]).logits[0].numpy()
     assert distance(logits_of(tmp_path / "model"), expected) < 1e-4
+
+
+NAMES = {
+    "fp8 of a tensor": "FP8 tensor",
+    "fp8 of blocks": "FP8 128x128",
+    "fp8 of blocks, bf16": "FP8 128x128, bf16 scales",
+    "fbgemm": "FP8 fbgemm",
+    "ct fp8 of rows": "compressed-tensors fp8 channel",
+    "ct fp8 of a tensor": "compressed-tensors fp8 tensor",
+    "ct int4": "compressed-tensors int4",
+    "ct int4 with zeros": "compressed-tensors int4 asymmetric",
+    "ct int8 packed": "compressed-tensors int8 packed",
+    "ct int8": "compressed-tensors int8",
+    "ct nvfp4": "compressed-tensors nvfp4",
+    "ct mxfp4": "compressed-tensors mxfp4",
+    "modelopt fp8": "ModelOpt FP8",
+    "modelopt nvfp4": "ModelOpt NVFP4",
+    "gptq 4 bits": "GPTQ 4",
+    "gptq 8 bits": "GPTQ 8",
+    "gptq v2": "GPTQ v2",
+    "awq": "AWQ 4",
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=covers("Llama", NAMES[c], "cpu", "transformers")) for c in CASES]
+)
+def test_compiled_for_the_cpu(plain: Path, tmp_path: Path, compiled_once: CompiledOnce, case: str) -> None:
+    """Prompt and decoded tokens of transformers with the weights that the maker computes, in float32."""
+    config, quantize, _ = CASES[case]
+    model = random_llama()
+    model.load_state_dict(write(plain, tmp_path / "model", config, quantize))
+
+    def evaluate(ids: list[int]) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.tensor(ids)[None], use_cache=False).logits[0].numpy()
+
+    compiled_once.hold(tmp_path / "model", tmp_path / "bundle", evaluate)
 
 
 def test_modelopt_in_a_file_of_its_own(plain: Path, tmp_path: Path) -> None:
