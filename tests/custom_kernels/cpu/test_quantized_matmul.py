@@ -81,7 +81,7 @@ def test_matches_the_definition(matmul: Matmul, name: str, fast: bool) -> None:
         _, values = random_weight(case, k)
         for m in MANY:
             x = activations(m, k)
-            for n in (1, 17, case.rows):
+            for n in (1, 17, case.rows) if m in (1, 9, 17, 127) else (case.rows,):
                 y = matmul(case, x, n, fast=fast)["y"]
                 error = relative(y, used(x, fast) @ values[:n].T)
                 assert error < 1e-5, f"M={m} N={n} K={k}: {error}"
@@ -90,12 +90,11 @@ def test_matches_the_definition(matmul: Matmul, name: str, fast: bool) -> None:
 @BY_MODE
 def test_a_row_does_not_depend_on_its_company(matmul: Matmul, name: str, fast: bool) -> None:
     case = CASES[name]
-    for k in case.columns:
-        x = activations(8, k)
-        alone = np.concatenate([matmul(case, x[i : i + 1], case.rows, fast=fast)["y"] for i in range(8)])
-        for m in range(2, 9):
-            together = matmul(case, x[:m], case.rows, fast=fast)["y"]
-            np.testing.assert_array_equal(together.view(np.int32), alone[:m].view(np.int32), err_msg=f"M={m} K={k}")
+    x = activations(8, case.columns[-1])
+    alone = np.concatenate([matmul(case, x[i : i + 1], 17, fast=fast)["y"] for i in range(8)])
+    for m in range(2, 9):
+        together = matmul(case, x[:m], 17, fast=fast)["y"]
+        np.testing.assert_array_equal(together.view(np.int32), alone[:m].view(np.int32), err_msg=f"M={m}")
 
 
 @pytest.mark.parametrize("m", [1, 5, 33])

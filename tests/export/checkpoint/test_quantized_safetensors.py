@@ -253,7 +253,7 @@ def test_logits_are_those_of_transformers_with_these_weights(plain: Path, tmp_pa
 NAMES = {
     "fp8 of a tensor": "FP8 tensor",
     "fp8 of blocks": "FP8 128x128",
-    "fp8 of blocks, bf16": "FP8 128x128, bf16 scales",
+    "fp8 of blocks, bf16": "FP8 128x128 (bf16 scales)",
     "fbgemm": "FP8 fbgemm",
     "ct fp8 of rows": "compressed-tensors fp8 channel",
     "ct fp8 of a tensor": "compressed-tensors fp8 tensor",
