@@ -20,9 +20,9 @@ from strixhlo.runtime.scheduler import Scheduler
 from strixhlo.runtime.tokenizer import load_tokenizer
 
 ROW = '{"name": "%s", "kind": "harbour", "open": true, "berths": 12, "depth": 7.5},\n'
-PROMPTS = {
-    "repetitive": "[\n" + "".join(ROW % name for name in ("Aber", "Brest", "Cork", "Dover", "Elba", "Faro")),
-    "story": "Once upon a time there was a lighthouse keeper who",
+PROMPTS = {  # with the temperature
+    "repetitive": ("[\n" + "".join(ROW % name for name in ("Aber", "Brest", "Cork", "Dover", "Elba", "Faro")), 0.0),
+    "story": ("Once upon a time there was a lighthouse keeper who", 1.0),
 }
 MODES = ("none", "auto", "lookup")
 
@@ -36,12 +36,12 @@ def main() -> None:
     parser.add_argument("-n", "--tokens", type=int, default=128)
     options = parser.parse_args()
     tokenizer = load_tokenizer(options.bundle)
-    params = SamplingParams(max_tokens=options.tokens)
     with (
         Program(open_bundle(options.bundle), "cpu", options.threads) as program,
         closing(BatchEngine(program)) as engine,
     ):
-        for name, prompt in PROMPTS.items():
+        for name, (prompt, temperature) in PROMPTS.items():
+            params = SamplingParams(max_tokens=options.tokens, temperature=temperature, seed=1)
             ids = tokenizer.encode(prompt)
             rates: dict[str, list[float]] = {mode: [] for mode in MODES}
             drafts = dict.fromkeys(MODES, (0, 0))
