@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -71,7 +72,11 @@ class Parameter(_Record):
 
 class KVCache(_Record):
     """The two pools [layers, rows, width], in blocks of `block_size` rows; `blocks` entries in a block table. `rows` is
-    what is exported; most compiled programs take any number (`Build.kv_rows_free`)."""
+    what is exported, for one sequence; most compiled programs take any number (`Build.kv_rows_free`).
+
+    A model's layers are dealt to groups of `layers` layers, each with a block table of its own over the same pools.
+    `windows`: of each group, the positions that its layers see (0: all), so that earlier blocks can be used again.
+    `chunk`: rows that one call appends to a sequence, at most."""
 
     dtype: KVDType
     layers: Size
@@ -79,6 +84,31 @@ class KVCache(_Record):
     width: Size
     block_size: Size
     blocks: Size
+    windows: Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(min_length=1, max_length=1 << 12)] = (
+        0,
+    )
+    chunk: Size = 128
+
+    def group_blocks(self, positions: int) -> tuple[int, ...]:
+        """Of each group, the most blocks that a sequence of so many positions holds at a time."""
+        whole = -(-positions // self.block_size)
+        return tuple(min(whole, -(-(w + self.chunk) // self.block_size) + 1) if w else whole for w in self.windows)
+
+    def rows_for(self, positions: int) -> int:
+        """Rows that a sequence of so many positions needs, all groups together."""
+        return sum(self.group_blocks(positions)) * self.block_size
+
+    def positions_in(self, rows: int) -> int:
+        """The longest sequence, in whole blocks, that so many rows hold, up to the length of a block table."""
+        lengths = range(0, (self.blocks + 1) * self.block_size, self.block_size)
+        return lengths[bisect_right(lengths, rows, key=self.rows_for) - 1]
+
+    def own_table(self, positions: int, nth: int = 0) -> list[list[int]]:
+        """The block tables [groups][blocks] of the nth of several sequences that hold `positions` each and share
+        nothing. In a group with a window, blocks that have left it come round again."""
+        own = self.group_blocks(positions)
+        first = [nth * sum(own) + sum(own[:g]) for g in range(len(own))]
+        return [[start + i % count for i in range(self.blocks)] for start, count in zip(first, own, strict=True)]
 
     @property
     def element_bytes(self) -> int:
@@ -101,7 +131,9 @@ def entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> Entry
     """The entry point of that kind: export traces it, and no other one is read."""
     pools = cache.pools()
     tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
-    table = TensorSpec(name="block_table", shape=(rows if kind == "decode" else 1, cache.blocks), dtype="i32")
+    groups = (len(cache.windows),) if len(cache.windows) > 1 else ()
+    tables = (*groups, rows if kind == "decode" else 1, cache.blocks)
+    table = TensorSpec(name="block_table", shape=tables, dtype="i32")
     if kind == "decode":
         where: tuple[TensorSpec, ...] = (TensorSpec(name="positions", shape=(rows,), dtype="i32"),)
     else:
@@ -244,11 +276,14 @@ def open_bundle(path: Path) -> Bundle:
     if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds:
         raise StrixhloError(f"{path / MANIFEST}: entry points are missing; export the bundle again")
     kv = manifest.kv_cache
-    if kv.blocks * kv.block_size != kv.rows or manifest.context > kv.rows:
+    positions = kv.blocks * kv.block_size
+    if kv.rows_for(positions) != kv.rows or manifest.context > positions:
         raise StrixhloError(
             f"{path / MANIFEST}: a context of {manifest.context} and {kv.blocks} blocks of {kv.block_size} positions"
             f" do not go with a KV cache of {kv.rows}; export the bundle again"
         )
+    if any(e.rows > kv.chunk for e in manifest.entry_points.values() if e.kind != "decode"):
+        raise StrixhloError(f"{path / MANIFEST}: a chunk is larger than kv_cache.chunk; export the bundle again")
     for name, entry in manifest.entry_points.items():
         expected = entry_point(entry.kind, entry.rows, kv, manifest.vocab_size)
         if name != f"{entry.kind}_{entry.rows}" or entry != expected:

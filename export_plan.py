@@ -38,7 +38,7 @@ def plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: s
         "formats": dict(sorted(formats.items())),
         "weights_bytes": weights_bytes,
         "referenced_bytes": sum(p.nbytes for g in groups.values() for p in g.places.values()),
-        "context": kv.rows,
+        "context": kv.blocks * kv.block_size,
         "kv_bytes": kv.bytes,
         "temporaries_bytes": temporaries + results,
         "memory": {kind: weights_bytes + kv.bytes + temporaries + results + r for kind, r in RESERVE.items()},

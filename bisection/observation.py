@@ -16,6 +16,7 @@ from ..bundle import PROGRAM, WEIGHTS, Build, Bundle, EntryPoint
 from ..compile.compile import compile_bundle
 from ..compile.targets import parse_target
 from ..errors import StrixhloError
+from ..runtime.block_table import own_table
 from ..runtime.program import Program, read_build
 from .observed_program import Choice, ObservedProgram, observed_program
 
@@ -42,7 +43,7 @@ class Observation:
     def chunks(self, ids: Sequence[int]) -> Iterator[Chunk]:
         """Run the ids from the first position on."""
         rows = self.observed.entry.rows
-        table = np.arange(self._program.bundle.manifest.kv_cache.blocks, dtype=np.int32)[None]
+        table = own_table(self._program.kv_cache, self._program.context)
         pools = self._program.new_pools()
         for start in range(0, len(ids), rows):
             piece = ids[start : start + rows]

@@ -114,7 +114,7 @@ class _Body:
         self._composites: set[ir.Value] = set()
 
     def ops(self) -> list[ObservedOp]:
-        """Every custom op in order, without its layer where no weight or attribute names it."""
+        """Every custom op in order, without its layer where no weight names it: an attribute `layer` is the pools'."""
         found: list[ObservedOp] = []
         for op in self.block.operations:
             operation = op.operation
@@ -136,13 +136,9 @@ class _Body:
             results.append(None if result in self._pools else self._output(result))
         weights = tuple(self._parameters[o] for o in operands if o in self._parameters)
         attributes = composite_attributes(operation)
-        layer = attributes.get("layer")
         named = [int(m[1]) for w in weights if (m := LAYER.search(w))]
         name = ir.StringAttr(operation.attributes["name"]).value.removeprefix(PREFIX)
-        return ObservedOp(
-            index, name, attributes, layer if isinstance(layer, int) else next(iter(named), None), weights, described,
-            tuple(results),
-        )  # fmt: skip
+        return ObservedOp(index, name, attributes, next(iter(named), None), weights, described, tuple(results))
 
     def _operand(self, value: ir.Value) -> Operand:
         if value in self._pools:

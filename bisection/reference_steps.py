@@ -48,7 +48,7 @@ class Reference:
     ) -> None:
         """first_operand: what an op of that name does to its first operand on the target that is looked at."""
         self._operand_of = first_operand
-        inputs = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows,), (1,), (1,), (1, model.kv.blocks))]
+        inputs = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows,), (1,), (1,), model.table().shape)]
         pools = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in model.pools]
         weights = {name: stored.traced() for name, stored in model.stored.items()}
         entry = entry_function("score", rows, model.model, model.kv, set())

@@ -31,6 +31,7 @@ from ..replacement import replaced_directory
 from .archive import referred_parameters, write_archive
 from .checkpoint.contents import Checkpoint, Tensor
 from .config_values import count, wrong
+from .layers.layer_groups import layer_groups
 from .models import Model, model_from_config
 from .stored_weights import StoredWeight, stored_weights
 from .trace import Kind, Traced, trace
@@ -125,14 +126,18 @@ def _kv_cache(model: Model, context: int, dtype: str) -> KVCache:
     if dtype not in KV_DTYPES:
         raise StrixhloError(f"KV cache of dtype {dtype!r} is not possible; choose one of {', '.join(KV_DTYPES)}")
     layers, width = model.pool
-    return KVCache(
+    groups = layer_groups(model.windows, context)
+    kv = KVCache(
         dtype=dtype,
-        layers=layers,
+        layers=groups.layers if len(groups.windows) > 1 else layers,
         rows=context,
         width=width,
         block_size=BLOCK_SIZE,
         blocks=context // BLOCK_SIZE,
+        windows=groups.windows,
+        chunk=max(rows for kind, rows in ENTRIES.values() if kind != "decode"),
     )
+    return kv.model_copy(update={"rows": kv.rows_for(context)})
 
 
 def _write(
@@ -168,7 +173,7 @@ def _write(
         name=name,
         family=checkpoint.config["model_type"],
         config=checkpoint.config,
-        context=kv.rows,
+        context=kv.blocks * kv.block_size,
         vocab_size=model.vocab_size,
         weight_formats=dict(sorted(Counter(w.format for w in weights.values()).items())),
         entry_points=traced.entry_points,
@@ -197,4 +202,4 @@ def planned(
     except StrixhloError as error:
         raise StrixhloError(f"{checkpoint.source}: {error}") from None
     tensors = _expected_tensors(checkpoint, model)
-    return model, kv, stored_weights(tensors, model.tables(kv.rows), dtype)
+    return model, kv, stored_weights(tensors, model.tables(kv.blocks * kv.block_size), dtype)

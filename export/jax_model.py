@@ -68,12 +68,14 @@ class JaxModel:
         return np.asarray(logits[0])
 
     def table(self) -> jax.Array:
-        """The block table of the one sequence: every block in order."""
-        return jnp.arange(self.kv.blocks, dtype=jnp.int32)[None]
+        """The block table of the one sequence."""
+        tables = jnp.array(self.kv.own_table(self.kv.blocks * self.kv.block_size), jnp.int32)
+        return tables if len(tables) == 1 else tables[:, None]
 
     def _chunk(self, kind: Kind, piece: Sequence[int]) -> np.ndarray:
-        if not len(piece) or self.length + len(piece) > self.kv.rows:
-            raise StrixhloError(f"jax: {self.length} + {len(piece)} tokens; 1 to {self.kv.rows} fit the context")
+        context = self.kv.blocks * self.kv.block_size
+        if not len(piece) or self.length + len(piece) > context:
+            raise StrixhloError(f"jax: {self.length} + {len(piece)} tokens; 1 to {context} fit the context")
         tokens = jnp.array([*piece, *[0] * (CHUNK - len(piece))], jnp.int32)
         where = (tokens, jnp.array([self.length], jnp.int32), jnp.array([len(piece)], jnp.int32), self.table())
         logits, _, *pools = self._function(kind, CHUNK)(self.weights, *where, *self.pools)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..bundle import EntryPoint, KVCache, entry_point
 from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
+from .layers.layer_groups import layer_groups
 from .layers.weights import Weight, Weights
 from .models import Model
 from .stablehlo_text import entry_module
@@ -65,10 +66,12 @@ def _parameter_name(path: tuple[Any, ...]) -> str:
 
 def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
     """The function of an entry: (weights, *inputs of its EntryPoint) -> its outputs. `used` gets the weights read."""
+    places = layer_groups(model.windows, kv.blocks * kv.block_size).places if len(kv.windows) > 1 else None
 
     def decode(weights: Mapping[str, Weight], tokens: Any, positions: Any, table: Any, k_pool: Any, v_pool: Any) -> Any:
         w = Weights(weights)
-        hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))
+        cache = Cache.create(k_pool, v_pool, table, positions, kv.block_size, places)
+        hidden, cache = model.hidden_states(w, tokens, cache)
         logits = model.logits(w, hidden)
         used.update(w.used)
         return logits, argmax(logits), cache.k_pool, cache.v_pool
@@ -79,7 +82,8 @@ def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[s
         w = Weights(weights)
         row = jnp.arange(rows, dtype=jnp.int32)
         positions = jnp.where(row < count, start + row, -1)
-        hidden, cache = model.hidden_states(w, tokens, Cache.create(k_pool, v_pool, table, positions, kv.block_size))
+        cache = Cache.create(k_pool, v_pool, table, positions, kv.block_size, places)
+        hidden, cache = model.hidden_states(w, tokens, cache)
         if kind == "prefill":
             hidden = jnp.take(hidden, count - 1, axis=0, mode="clip")
         logits = model.logits(w, hidden)

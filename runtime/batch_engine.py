@@ -10,6 +10,8 @@ import numpy as np
 from .program import Program
 from .prompt_check import check_tokens
 
+Blocks = Sequence[Sequence[int]]  # [groups of layers][blocks of a sequence]
+
 
 class BatchEngine:
     """Holds the KV pools of one program. Which blocks belong to whom is the caller's matter."""
@@ -24,6 +26,7 @@ class BatchEngine:
         self.decode_sizes = [rows for rows, _ in self._decodes]
         self.block_size = program.kv_cache.block_size
         self.blocks = program.kv_cache.rows // self.block_size
+        self.windows = program.kv_cache.windows
         self._table_width = program.kv_cache.blocks
         self.context = program.context
         self.vocab_size = manifest.vocab_size
@@ -49,8 +52,9 @@ class BatchEngine:
         rows = self.chunk_rows(tokens)
         return next(name for size, name in self._chunks if size == rows)
 
-    def prefill(self, tokens: Sequence[int], start: int, blocks: Sequence[int], fetch: str = "logits") -> np.ndarray:
-        """One chunk of a sequence, of at most chunk_rows tokens. fetch: what comes back of its last row, "logits"
+    def prefill(self, tokens: Sequence[int], start: int, blocks: Blocks, fetch: str = "logits") -> np.ndarray:
+        """One chunk of a sequence, of at most chunk_rows tokens. blocks: of the sequence, for each group of layers; a
+        negative one where a window has left it. fetch: what comes back of its last row, "logits"
         (float32 [vocabulary]) or "tokens" (int32 scalar, the largest logit's index; -1: none is finite)."""
         rows, name = self.chunk_rows(len(tokens)), self.chunk_entry(len(tokens))
         padded = np.zeros(rows, np.int32)
@@ -61,7 +65,7 @@ class BatchEngine:
         return np.asarray(fetched[-1])
 
     def decode(
-        self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Sequence[int]], fetch: str = "logits"
+        self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Blocks], fetch: str = "logits"
     ) -> list[np.ndarray]:
         """One token a row; for each what `prefill` gives. Larger batches go in several calls.
 
@@ -91,23 +95,34 @@ class BatchEngine:
     def _decode_entry(self, left: int) -> tuple[int, str]:
         return next((d for d in self._decodes if d[0] >= left), self._decodes[-1])
 
-    def read_blocks(self, blocks: Sequence[int]) -> list[np.ndarray]:
-        """A copy of these blocks of both pools, [layers, positions, width] each."""
-        device, rows = self.program.device, self._rows(blocks)
-        return [device.read_rows(s, v, rows) for s, v in zip(self.program.kv_cache.pools(), self._pools, strict=True)]
+    def read_blocks(self, blocks: Blocks) -> list[np.ndarray]:
+        """A copy of these blocks of both pools, [groups * layers, positions, width] each; zeros where a block is gone,
+        which only the first of a group are."""
+        found = []
+        for spec, view in zip(self.program.kv_cache.pools(), self._pools, strict=True):
+            groups = [self.program.device.read_rows(spec, view, self._rows(own)) for own in blocks]
+            most = max(len(own) for own in blocks) * self.block_size
+            found.append(np.concatenate([np.pad(g, ((0, 0), (most - g.shape[1], 0), (0, 0))) for g in groups]))
+        return found
 
-    def write_blocks(self, blocks: Sequence[int], values: Sequence[np.ndarray]) -> None:
-        """Put back what `read_blocks` gave."""
-        device, rows = self.program.device, self._rows(blocks)
+    def write_blocks(self, blocks: Blocks, values: Sequence[np.ndarray]) -> None:
+        """Put back what `read_blocks` gave, but for what is gone now."""
+        layers = self.program.kv_cache.layers
         for i, spec in enumerate(self.program.kv_cache.pools()):
-            device.write_rows(spec, self._pools, i, rows, values[i])
+            for g, own in enumerate(blocks):
+                rows = self._rows(own)
+                group = values[i][g * layers : (g + 1) * layers]
+                if rows.size:
+                    self.program.device.write_rows(spec, self._pools, i, rows, group[:, group.shape[1] - rows.size :])
 
     def _rows(self, blocks: Sequence[int]) -> np.ndarray:
-        first = np.array(blocks, np.int64)[:, None] * self.block_size
+        first = np.array([b for b in blocks if b >= 0], np.int64)[:, None] * self.block_size
         return (first + np.arange(self.block_size)).reshape(-1)
 
-    def _tables(self, blocks: Sequence[Sequence[int]], rows: int) -> np.ndarray:
-        table = np.zeros((rows, self._table_width), np.int32)
-        for row, own in zip(table, blocks, strict=False):
-            row[: len(own)] = own
-        return table
+    def _tables(self, blocks: Sequence[Blocks], rows: int) -> np.ndarray:
+        tables = np.zeros((len(self.windows), rows, self._table_width), np.int32)
+        for row, groups in enumerate(blocks):
+            for table, own in zip(tables, groups, strict=True):
+                table[row, : len(own)] = own
+        np.maximum(tables, 0, out=tables)
+        return tables if len(tables) > 1 else tables[0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..bundle import Build, Bundle
 from ..errors import StrixhloError
-from .batch_engine import BatchEngine
+from .batch_engine import BatchEngine, Blocks
 from .energy import Energy, Source, measured_energy
 from .load_plan import LoadPlan, load_plans
 from .program import Program
@@ -115,27 +115,22 @@ def check_room(bundle: Bundle, tests: Iterable[Test]) -> None:
 def plan_cache(bundle: Bundle, build: Build, tests: Sequence[Test]) -> LoadPlan:
     """KV pools that hold the largest test. StrixhloError where a test has no room in a sequence, or in them."""
     check_room(bundle, tests)
-    size = bundle.manifest.kv_cache.block_size
+    kv = bundle.manifest.kv_cache
 
     def rows(test: Test) -> int:
-        return test.batch * blocks_for(test.depth + test.tokens, size) * size
+        return test.batch * kv.rows_for(test.depth + test.tokens)
 
-    longest = max(blocks_for(test.depth + test.tokens, size) for test in tests) * size
+    longest = max(test.depth + test.tokens for test in tests)
     most = max(tests, key=rows)
-    found = load_plans([(bundle, build)], None, min(longest, bundle.manifest.context), -(-rows(most) // longest))[0]
+    found = load_plans([(bundle, build)], None, longest, -(-rows(most) // kv.rows_for(longest)))[0]
     if rows(most) > found.size.rows:
         each = most.depth + most.tokens
         why = "as much as memory allows" if build.kv_rows_free else "as it was exported"
         raise StrixhloError(
             f"bench: {most.name} with batch {most.batch} needs {most.batch} x {each} positions, but the KV cache of"
-            f" {bundle.path} has {found.size.rows}, {why}; give a smaller -b, --depth, -p or -n"
+            f" {bundle.path} has {kv.positions_in(found.size.rows)}, {why}; give a smaller -b, --depth, -p or -n"
         )
     return found
-
-
-def blocks_for(positions: int, block_size: int) -> int:
-    """Blocks that hold that many positions."""
-    return -(-positions // block_size)
 
 
 class _Sequences:
@@ -144,14 +139,14 @@ class _Sequences:
     def __init__(self, engine: BatchEngine, test: Test, seed: int = 0) -> None:
         self.engine, self.test = engine, test
         generator = np.random.default_rng(seed)
-        per = blocks_for(test.depth + test.tokens, engine.block_size)
-        self.blocks = [list(range(i * per, (i + 1) * per)) for i in range(test.batch)]
+        each = test.depth + test.tokens
+        self.blocks = [engine.program.kv_cache.own_table(each, i) for i in range(test.batch)]
         self.tokens = generator.integers(0, engine.vocab_size, test.tokens).tolist()
         before = generator.integers(0, engine.vocab_size, test.depth).tolist()
         for blocks in self.blocks:
             self._prompt(before, 0, blocks)
 
-    def _prompt(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> Counter[str]:
+    def _prompt(self, tokens: Sequence[int], start: int, blocks: Blocks) -> Counter[str]:
         """Chunk by chunk; how often each entry was called."""
         calls: Counter[str] = Counter()
         at = 0

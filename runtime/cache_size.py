@@ -31,8 +31,8 @@ def cache_size(bundle: Bundle, build: Build, context: int | None, parallel: int,
             f" --context {context}"
         )
     if not build.kv_rows_free:
-        return CacheSize(min(context, kv.rows), kv.rows)
-    one = -(-context // kv.block_size) * kv.block_size
+        return CacheSize(min(context, kv.positions_in(kv.rows)), kv.rows)
+    one = kv.rows_for(context)
     rows = one * parallel
     if room is not None:
         rows = max(one, min(rows, room // _block_bytes(kv) * kv.block_size))

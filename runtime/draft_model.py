@@ -36,7 +36,7 @@ class DraftSequence:
         self._model = model
         self._read: list[int] = []  # ids in the small model's KV cache, at the end perhaps refused drafts
         self._sure = 0  # of them are known to be the sequence's
-        self._blocks: list[int] = []
+        self._blocks: list[list[int]] = [[] for _ in model.engine.windows]
 
     def offer(self, ids: Sequence[int]) -> int:
         """As many as a step has rows, once all but a few ids are read; until then a chunk of them is."""
@@ -65,8 +65,8 @@ class DraftSequence:
 
     def close(self) -> None:
         """Give the blocks back."""
-        self._model.free += self._blocks
-        self._blocks, self._read, self._sure = [], [], 0
+        self._model.free += [block for own in self._blocks for block in own]
+        self._blocks, self._read, self._sure = [[] for _ in self._blocks], [], 0
 
     def _known(self, ids: Sequence[int]) -> int:
         """How many of ids are read; the last one counts as not, since its logits are wanted. Forgets the others."""
@@ -95,10 +95,11 @@ class DraftSequence:
         engine, free = self._model.engine, self._model.free
         if length > engine.context:
             return False
-        while len(self._blocks) * engine.block_size < length:
-            if not free:
-                return False
-            self._blocks.append(free.pop())
+        for own in self._blocks:
+            while len(own) * engine.block_size < length:
+                if not free:
+                    return False
+                own.append(free.pop())
         return True
 
 

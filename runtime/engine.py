@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .block_table import own_table
 from .program import Program
 from .prompt_check import check_tokens
 from .sampling import broken_logits
@@ -25,7 +26,7 @@ class Engine:
         self.context = program.context
         self.vocab_size = manifest.vocab_size
         self.length = 0
-        self._table = np.arange(manifest.kv_cache.blocks, dtype=np.int32)[None]
+        self._table = own_table(program.kv_cache, self.context)
 
     def close(self) -> None:
         """Let go of the device buffers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..bundle import Build, Bundle
+from ..bundle import Build, Bundle, KVCache, built_cache
 from .cache_size import CacheSize, cache_size
 from .device_pool import device_pool
 from .memory import KV_CACHE, Budget, memory_budget, needed_items, require_fit
@@ -17,17 +17,18 @@ class LoadPlan:
 
     size: CacheSize
     budget: Budget
+    kv: KVCache  # with rows as exported
 
 
 def shortage(plan: LoadPlan, parallel: int) -> str:
     """ "" where the KV pools hold `parallel` sequences of full length; else what they hold, and what would."""
-    wanted = plan.size.context * parallel
-    if plan.size.rows >= wanted:
+    rows, one = plan.size.rows, plan.kv.rows_for(plan.size.context)
+    if rows >= one * parallel:
         return ""
-    whole = plan.size.rows // plan.size.context
+    whole = rows // one
     return (
-        f"memory for {plan.size.rows} positions: {whole} of {parallel} sequences of {plan.size.context} at a time, more"
-        f" only when shorter; --parallel {whole}, --ctx {plan.size.rows // parallel} or a narrower KV cache fit whole"
+        f"memory for {whole} of {parallel} sequences of {plan.size.context} positions at a time, more only when"
+        f" shorter; --parallel {whole}, --ctx {plan.kv.positions_in(rows // parallel)} or a narrower KV cache fit whole"
     )
 
 
@@ -52,7 +53,7 @@ def load_plans(
     plans = []
     for bundle, build in programs:
         size = cache_size(bundle, build, context, parallel, room)
-        budget = memory_budget(bundle.manifest, build, kind, pool, limit=limit, context=size.rows)
+        budget = memory_budget(bundle.manifest, build, kind, pool, limit=limit, context=context, rows=size.rows)
         require_fit(budget, str(bundle.path))
-        plans.append(LoadPlan(size, budget))
+        plans.append(LoadPlan(size, budget, built_cache(bundle.manifest, build)))
     return plans

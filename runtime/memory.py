@@ -65,14 +65,15 @@ def memory_budget(
     limit: int | None = None,
     context: int | None = None,
     parallel: int = 1,
+    rows: int | None = None,
 ) -> Budget:
     """The budget of a program on a device.
 
     build: None for a bundle that is not compiled, whose temporaries are then estimated. kind: cpu, rocm, cuda, vulkan.
     limit: bytes to use in place of what the pool has left. context: positions of each of `parallel` sequences; None:
-    the pool of the bundle.
+    the pool of the bundle. rows: of the KV pools, where that is decided.
     """
-    items = needed_items(manifest, build, kind, context, parallel)
+    items = needed_items(manifest, build, kind, context, parallel, rows)
     amount = pool.usable if limit is None else limit
     source = f"{pool.name} of {pool.device}" if limit is None else "--memory-budget"
     budget = Budget(items, amount, source, pool)
@@ -88,14 +89,19 @@ KV_CACHE = "KV cache"
 
 
 def needed_items(
-    manifest: Manifest, build: Build | None, kind: str, context: int | None = None, parallel: int = 1
+    manifest: Manifest,
+    build: Build | None,
+    kind: str,
+    context: int | None = None,
+    parallel: int = 1,
+    rows: int | None = None,
 ) -> tuple[Item, ...]:
     """The lines of the sum."""
     kv = built_cache(manifest, build)
     transients, results, how = call_bytes(manifest, build)
     return (
         Item("weights", manifest.weights_bytes + manifest.referenced_bytes, _weights_note(manifest, kind)),
-        Item(KV_CACHE, kv_bytes(kv, context, parallel), _kv_note(kv, context, parallel)),
+        Item(KV_CACHE, kv_bytes(kv, context, parallel, rows=rows), _kv_note(kv, context, parallel, rows)),
         Item("temporaries", transients, how),
         Item("results", results, "of the largest call"),
         Item("reserve", RESERVE[kind], "for the driver, code and page tables"),
@@ -109,15 +115,20 @@ def _weights_note(manifest: Manifest, kind: str) -> str:
     return f"mapped, {size(copied)} of it copied: not aligned in the checkpoint" if copied else "mapped from the file"
 
 
-def kv_bytes(kv: KVCache, context: int | None, parallel: int, element: float | None = None) -> int:
-    """Bytes of both pools for `parallel` sequences of `context` positions, in whole blocks."""
-    rows = kv.rows if context is None else math.ceil(context / kv.block_size) * kv.block_size
-    return int(2 * kv.layers * rows * parallel * kv.width * (kv.element_bytes if element is None else element))
+def kv_bytes(
+    kv: KVCache, context: int | None, parallel: int, element: float | None = None, rows: int | None = None
+) -> int:
+    """Bytes of both pools for `parallel` sequences of `context` positions, in whole blocks; or of `rows` rows."""
+    if rows is None:
+        rows = (kv.rows if context is None else kv.rows_for(context)) * parallel
+    return int(2 * kv.layers * rows * kv.width * (kv.element_bytes if element is None else element))
 
 
-def _kv_note(kv: KVCache, context: int | None, parallel: int) -> str:
+def _kv_note(kv: KVCache, context: int | None, parallel: int, rows: int | None) -> str:
+    if rows is not None:
+        return f"{rows // kv.block_size} blocks of {kv.block_size} x {kv.layers} layers, {kv.dtype}"
     slots = f"{parallel} x " if parallel > 1 else ""
-    return f"{slots}{kv.rows if context is None else context} positions, {kv.dtype}"
+    return f"{slots}{kv.blocks * kv.block_size if context is None else context} positions, {kv.dtype}"
 
 
 def call_bytes(manifest: Manifest, build: Build | None) -> tuple[int, int, str]:
@@ -166,11 +177,10 @@ def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int, 
     if rest <= 0:
         return ()
     fitting = []
-    wanted = kv.rows if context is None else context
-    position = kv_bytes(kv, kv.block_size, 1) // kv.block_size
-    blocks = rest // (position * parallel * kv.block_size)
-    if blocks:
-        fitting.append(f"a context of {int(blocks) * kv.block_size} ({'--ctx' if free else 'export --context'})")
+    wanted = kv.blocks * kv.block_size if context is None else context
+    positions = kv.positions_in(rest // kv_bytes(kv, None, 1, rows=1) // parallel)
+    if positions:
+        fitting.append(f"a context of {positions} ({'--ctx' if free else 'export --context'})")
     slots = rest // kv_bytes(kv, wanted, 1)
     if 1 <= slots < parallel:
         fitting.append(f"{slots} slots of {wanted} positions")

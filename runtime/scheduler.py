@@ -27,7 +27,7 @@ from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .dry import Breakers
-from .kv_cache import BlockPool
+from .kv_cache import GONE, BlockPool, CachedSpan
 from .penalties import adjusted, adjusts
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
@@ -46,10 +46,10 @@ class Sequence:
     ids: list[int]
     prompt_length: int
     constraint: Constraint | None = None
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[list[int]] = field(default_factory=list)  # of each group of layers
     filled: int = 0
-    registered: int = 0  # blocks that the prefix cache knows
-    chain: bytes | None = None
+    registered: int = 0  # full spans that the prefix cache knows
+    chain: CachedSpan | None = None
     drafts: Drafts | None = None
 
     @property
@@ -83,7 +83,7 @@ class Scheduler:
         self.speculation = speculation
         self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
         texts = CanonicalBytes(tokenizer, engine.vocab_size)
-        self.pool = BlockPool(engine.blocks, engine.block_size, texts)
+        self.pool = BlockPool(engine.blocks, engine.block_size, texts, engine.windows)
         self._breakers = Breakers(texts)
         self._constraints = Constraints(tokenizer, engine.vocab_size, eos_ids) if tokenizer else None
         self.computed = self.reused = self.preempted = 0  # prompt tokens prefilled, found in the cache; preemptions
@@ -118,14 +118,15 @@ class Scheduler:
 
     def cached_prefix(self, ids: list[int]) -> tuple[tuple[int, ...], list[np.ndarray]]:
         """What the prefix cache has of a text: the ids, which may have other boundaries, and their rows of the pools,
-        [layers, ids, width] each. Between two steps; any thread may ask."""
+        [groups * layers, ids, width] each. Between two steps; any thread may ask."""
 
         def read() -> tuple[tuple[int, ...], list[np.ndarray]]:
             match = self.pool.match([*ids, 0], self._engine.context)
             try:
                 return match.ids, self._engine.read_blocks(match.blocks)
             finally:
-                self.pool.release(match.blocks)
+                for own in match.blocks:
+                    self.pool.release(own)
 
         return self._between_steps(read)
 
@@ -134,15 +135,15 @@ class Scheduler:
 
         def write() -> int:
             size = self._engine.block_size
-            blocks: list[int] = []
+            blocks = self.pool.allocate_prefix(len(ids) // size)
+            spans = len(blocks[0])
+            self._engine.write_blocks(blocks, [r[:, : spans * size] for r in rows])
             chain = None
-            while len(blocks) * size < len(ids) and (block := self.pool.allocate()) is not None:
-                blocks.append(block)
-            self._engine.write_blocks(blocks, [r[:, : len(blocks) * size] for r in rows])
-            for i, block in enumerate(blocks):
-                chain = self.pool.register(block, ids[i * size : (i + 1) * size], chain)
-            self.pool.release(blocks)
-            return len(blocks) * size
+            for i in range(spans):
+                chain = self.pool.register([own[i] for own in blocks], ids[i * size : (i + 1) * size], chain)
+            for own in blocks:
+                self.pool.release(own)
+            return spans * size
 
         return self._between_steps(write)
 
@@ -209,7 +210,7 @@ class Scheduler:
         """Preempted sequences first, then new ones, while there is room for all that they hold so far."""
         while len(self._running) < self._parallel and (self._paused or self._waiting):
             length = len(self._paused[0].ids if self._paused else self._waiting[0][0].request.token_ids)
-            if self._running and self.pool.available <= length // self._engine.block_size:
+            if self._running and self.pool.available < self.pool.needed(length):
                 return
             if self._paused:
                 sequence = self._paused.popleft()
@@ -269,7 +270,7 @@ class Scheduler:
         fetch = "tokens" if all(s.argmax for s in ready) else "logits"
         ids: list[int] = []
         positions: list[int] = []
-        blocks: list[list[int]] = []
+        blocks: list[list[list[int]]] = []
         for sequence, draft in zip(ready, drafts, strict=True):
             ids += [sequence.ids[-1], *draft]
             positions += range(sequence.filled, sequence.filled + 1 + len(draft))
@@ -299,11 +300,10 @@ class Scheduler:
     def _spare(self, sequence: Sequence, wanted: int) -> int:
         """For how many drafts there are positions; nobody is preempted for them."""
         size = self._engine.block_size
-        while (
-            len(sequence.blocks) * size < sequence.filled + 1 + wanted and (block := self.pool.allocate()) is not None
-        ):
-            sequence.blocks.append(block)
-        return len(sequence.blocks) * size - sequence.filled - 1
+        for own in sequence.blocks:
+            while len(own) * size < sequence.filled + 1 + wanted and (block := self.pool.allocate()) is not None:
+                own.append(block)
+        return min(map(len, sequence.blocks)) * size - sequence.filled - 1
 
     def _check(self, sequence: Sequence, draft: list[int], outputs: list[np.ndarray]) -> None:
         """Choose the next token from the first row's output, and go on to the next row where it was drafted."""
@@ -327,8 +327,8 @@ class Scheduler:
         generated = len(sequence.ids) - sequence.prompt_length
         sequence.ids = [*match.ids, *sequence.ids[match.replaced :]]
         sequence.prompt_length = len(sequence.ids) - generated
-        sequence.blocks, sequence.chain = list(match.blocks), match.chain
-        sequence.filled, sequence.registered = len(match.ids), len(match.blocks)
+        sequence.blocks, sequence.chain = [list(own) for own in match.blocks], match.chain
+        sequence.filled, sequence.registered = len(match.ids), len(match.blocks[0])
         self.reused += len(match.ids)
         if not generated:  # later it is a preempted sequence that finds its own blocks
             sequence.handle.cached = match.replaced
@@ -338,21 +338,32 @@ class Scheduler:
         while (sequence.registered + 1) * size <= sequence.filled:
             n = sequence.registered
             ids = sequence.ids[n * size : (n + 1) * size]
-            sequence.chain = self.pool.register(sequence.blocks[n], ids, sequence.chain)
+            sequence.chain = self.pool.register([own[n] for own in sequence.blocks], ids, sequence.chain)
             sequence.registered += 1
 
     def _reserve(self, sequence: Sequence, length: int) -> bool:
         """Blocks for `length` positions; preempts younger sequences, and where there is none, itself (False)."""
-        while len(sequence.blocks) * self._engine.block_size < length:
-            block = self.pool.allocate()
-            if block is None:
-                youngest = self._running[-1]
-                self._preempt(youngest)
-                if youngest is sequence:
-                    return False
-            else:
-                sequence.blocks.append(block)
+        self._free_unseen(sequence)
+        for own in sequence.blocks:
+            while len(own) * self._engine.block_size < length:
+                block = self.pool.allocate()
+                if block is None:
+                    youngest = self._running[-1]
+                    self._preempt(youngest)
+                    if youngest is sequence:
+                        return False
+                else:
+                    own.append(block)
         return True
+
+    def _free_unseen(self, sequence: Sequence) -> None:
+        """Give back the blocks that have left the window of their layers."""
+        for own, window in zip(sequence.blocks, self.pool.windows, strict=True):
+            first = end = min(self.pool.first_seen(window, sequence.filled), len(own))
+            while first and own[first - 1] != GONE:
+                first -= 1
+            self.pool.release(own[first:end])
+            own[first:end] = [GONE] * (end - first)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)
@@ -363,7 +374,8 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence) -> None:
         """Give the blocks back and stop running."""
-        self.pool.release(sequence.blocks)
+        for own in sequence.blocks:
+            self.pool.release(own)
         sequence.blocks = []
         closed([sequence.drafts])
         sequence.drafts = None

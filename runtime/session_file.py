@@ -1,8 +1,8 @@
 """A session's KV cache on disk: token ids, and what the model keeps of them, so that going on needs no prefill.
 
-A safetensors file: `ids` int32 [n], and `k_pool`, `v_pool` [layers, n, width] as the pool holds them, in whole
-blocks. Its metadata name the model that wrote it, by a hash, and no other model takes it.
-What is read is not trusted.
+A safetensors file: `ids` int32 [n], and `k_pool`, `v_pool` [layers, n, width] as the pool holds them, in whole blocks,
+the layers of one group after another, zeros where a window has left positions behind. Its metadata name the model that
+wrote it, by a hash, and no other model takes it. What is read is not trusted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fingerprint(program: Program) -> str:
     """Hash of what the cache depends on: program, weights, and how the KV pools are laid out."""
     m, kv = program.bundle.manifest, program.kv_cache
     parts = [m.program_sha256, m.weights_sha256, *(r.sha256 for r in m.references)]
-    layout = [kv.dtype, kv.layers, kv.width, kv.block_size]
+    layout = [kv.dtype, kv.layers, kv.width, kv.block_size, kv.windows]
     return hashlib.sha256(json.dumps([parts, layout]).encode()).hexdigest()
 
 
@@ -56,7 +56,7 @@ def load_session(program: Program, scheduler: Scheduler, path: Path) -> int:
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise StrixhloError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
     for pool, spec in zip(pools, program.kv_cache.pools(), strict=True):
-        expected = (spec.shape[0], ids.size, spec.shape[2])
+        expected = (spec.shape[0] * len(program.kv_cache.windows), ids.size, spec.shape[2])
         if pool.shape != expected or pool.dtype != DTYPES[spec.dtype]:
             raise StrixhloError(f"{path}: {spec.name} is {pool.dtype}{list(pool.shape)}, not {list(expected)}")
         if pool.dtype.kind == "f" and not np.isfinite(pool).all():

@@ -61,6 +61,11 @@ class Decoder:
         """Values of a head."""
         return self.attention[0].head_dim
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of each layer, the positions behind which its keys and values may be dropped (0: none)."""
+        return tuple(a.window for a in self.attention)
+
     def unused(self, name: str) -> bool:  # noqa: ARG002  (families override it)
         """Whether a tensor that `shapes` does not name may be in a checkpoint all the same."""
         return False

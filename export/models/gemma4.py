@@ -39,6 +39,11 @@ class Gemma4(Decoder):
         """(layers, width) of the KV pools: width is the narrowest layer's, wide layers take several of them."""
         return pool_places([a for a in self.attention if isinstance(a, Gemma4Attention)])[1]
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """None: layers of several widths share the pools, with one block table."""
+        return (0,) * self.layers
+
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor that a checkpoint must hold."""
         yield from super().shapes()

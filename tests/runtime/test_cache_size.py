@@ -45,8 +45,8 @@ def test_a_budget_bounds_the_pools(tiny: Bundle) -> None:
     less = plan(whole.needed - 10 * 256 * ROW)[0]
     assert less.size == CacheSize(256, 40 * 256) and less.budget.left == 0
     assert shortage(less, 40) == "" and shortage(less, 50) == (
-        "memory for 10240 positions: 40 of 50 sequences of 256 at a time, more only when shorter; --parallel 40,"
-        " --ctx 204 or a narrower KV cache fit whole"
+        "memory for 40 of 50 sequences of 256 positions at a time, more only when shorter; --parallel 40,"
+        " --ctx 192 or a narrower KV cache fit whole"
     )
     one, other = plan(2 * whole.needed - 20 * 256 * ROW, 2)  # two models share what there is
     assert one == other and one.size == less.size
@@ -74,7 +74,7 @@ def test_one_program_runs_with_pools_of_any_size(tiny: Bundle) -> None:
             with closing(BatchEngine(program)) as batch:
                 assert batch.blocks * 16 == rows and batch.context == context
                 last = [*range(batch.blocks - 6, batch.blocks)]  # the end of the pools
-                np.testing.assert_array_equal(batch.prefill(PROMPT, 0, last), results[0][0])
+                np.testing.assert_array_equal(batch.prefill(PROMPT, 0, [last]), results[0][0])
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
 

@@ -19,7 +19,7 @@ def fill(pool: BlockPool, ids: list[int]) -> list[int]:
         blocks.append(block)
         piece = ids[start : start + size]
         if len(piece) == size:
-            chain = pool.register(block, piece, chain)
+            chain = pool.register([block], piece, chain)
     return blocks
 
 
@@ -29,7 +29,7 @@ def test_a_prompt_finds_its_full_blocks_and_never_its_last_token() -> None:
     pool.release(blocks)
     assert (pool.in_use, pool.cached, pool.available) == (0, 2, 8)
     match = pool.match([0, 1, 0, 0, 1], 100)
-    assert (match.blocks, match.ids, match.replaced) == (tuple(blocks[:2]), (0, 1, 0, 0), 4)
+    assert (match.blocks, match.ids, match.replaced) == ((tuple(blocks[:2]),), (0, 1, 0, 0), 4)
     assert pool.in_use == 2
     assert pool.match([0, 1, 0, 0], 100).ids == (0, 1)
     assert pool.match([1, 1, 0, 0, 1], 100).ids == ()
@@ -70,18 +70,18 @@ def test_accounts_balance_over_random_use() -> None:
             continue
         ids = [choose.randrange(5) for _ in range(choose.randrange(1, 9))]
         match = pool.match(ids, 100)
-        rest = -(-(len(match.ids) + len(ids) - match.replaced) // 2) - len(match.blocks)
+        rest = -(-(len(match.ids) + len(ids) - match.replaced) // 2) - len(match.blocks[0])
         if pool.available < rest:
-            pool.release(match.blocks)
+            pool.release(match.blocks[0])
             continue
-        blocks, chain = list(match.blocks), match.chain
+        blocks, chain = list(match.blocks[0]), match.chain
         for _ in range(rest):
             block = pool.allocate()
             assert block is not None
             assert block not in blocks
             blocks.append(block)
             if choose.random() < 0.8:
-                chain = pool.register(block, [choose.randrange(5), choose.randrange(5)], chain)
+                chain = pool.register([block], [choose.randrange(5), choose.randrange(5)], chain)
         held.append(blocks)
         assert pool.in_use == len({b for blocks in held for b in blocks})
     for blocks in held:

@@ -169,7 +169,7 @@ def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine) -> None:
 class FakeEngine:
     """Zero logits at once: what grows is the scheduler's own."""
 
-    block_size, blocks, context, vocab_size = 4, 32, 64, 8
+    block_size, blocks, context, vocab_size, windows = 4, 32, 64, 8, (0,)
 
     def check_prompt(self, tokens: tuple[int, ...]) -> None:
         assert tokens
@@ -177,12 +177,16 @@ class FakeEngine:
     def chunk_rows(self, left: int) -> int:
         return min(left, 8)
 
-    def prefill(self, tokens: list[int], start: int, blocks: list[int], fetch: str) -> np.ndarray:
-        assert len(blocks) * 4 >= start + len(tokens)
+    def prefill(self, tokens: list[int], start: int, blocks: list[list[int]], fetch: str) -> np.ndarray:
+        for own, window in zip(blocks, self.windows, strict=True):
+            assert len(own) * 4 >= start + len(tokens)
+            assert -1 not in own[max(0, (start - window + 1) // 4) if window else 0 :]
         return np.zeros(8, np.float32) if fetch == "logits" else np.array(0)
 
-    def decode(self, tokens: list[int], positions: list[int], blocks: list[list[int]], fetch: str) -> list[np.ndarray]:
-        assert all(len(b) * 4 > p for p, b in zip(positions, blocks, strict=True))
+    def decode(
+        self, tokens: list[int], positions: list[int], blocks: list[list[list[int]]], fetch: str
+    ) -> list[np.ndarray]:
+        assert all(len(own) * 4 > p for p, b in zip(positions, blocks, strict=True) for own in b)
         return [np.zeros(8, np.float32) if fetch == "logits" else np.array(0) for _ in tokens]
 
 

@@ -51,7 +51,8 @@ def test_going_on_needs_no_prefill(
 ) -> None:
     with closing(Scheduler(engine)) as scheduler:
         expected = events(scheduler, PROMPT)
-    engine.write_blocks(range(engine.blocks), [np.full_like(p, 7) for p in engine.read_blocks(range(engine.blocks))])
+    every = [range(engine.blocks)]
+    engine.write_blocks(every, [np.full_like(p, 7) for p in engine.read_blocks(every)])
     monkeypatch.setattr(engine.program.device, "on_host", on_host)  # False: as on a GPU, by whole buffers
     with closing(Scheduler(engine)) as scheduler:
         assert load_session(engine.program, scheduler, saved) == 48
