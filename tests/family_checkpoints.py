@@ -104,6 +104,7 @@ GEMMA4_31B: dict[str, Any] = {
     "sliding_window": 20,
     "hidden_size_per_layer_input": 0,
 }
+OLMO3_ROPE = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": YARN}
 # name -> the model's line in the coverage table, its model type, what differs from SHAPE
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama 2": ("Llama", "llama", {"num_key_value_heads": 6}),
@@ -130,7 +131,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi4": ("Phi-3", "phi3", {"num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": None}),
     "smollm3": ("SmolLM 3", "smollm3", {"no_rope_layers": [1, 0]}),
     "olmo2": ("OLMo 2", "olmo2", {"num_key_value_heads": 6}),
-    "olmo3": ("OLMo 3", "olmo3", {"rope_parameters": YARN} | WINDOWS),
+    "olmo3": ("OLMo 3", "olmo3", {"rope_parameters": OLMO3_ROPE} | WINDOWS),
     "granite": ("Granite 3", "granite", MULTIPLIERS),
     "starcoder2": ("StarCoder 2", "starcoder2", {"sliding_window": 20}),
     "cohere": ("Command R (", "cohere", {"use_qk_norm": True, "logit_scale": 0.5}),

@@ -29,7 +29,86 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 0,
     "pad_token_id": 0,
 }
-INTERLEAVED = ("llama", "smollm3", "granite")
+RMS: dict[str, Any] = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0}
+LAYER_NORM: dict[str, Any] = {"attention.layer_norm_epsilon": 1e-5, "rope.freq_base": 10000.0}
+HEADS = {"attention.key_length": 32, "attention.value_length": 32}
+CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+WINDOW = {"attention.sliding_window": 16}
+GRANITE = {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.2, "logit_scale": 2.0}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+EPSILON = {"rms_norm_eps": 1e-6}
+MINISTRAL3 = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16}
+MINISTRAL3 |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+MISTRAL3 = {
+    "rope.dimension_count": 32,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 8.0,
+    "rope.scaling.original_context_length": 16,
+    "rope.scaling.yarn_log_multiplier": 1.0,
+    "attention.temperature_scale": 0.3,
+}
+GEMMA4 = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 16,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": SHAPE["vocab_size"],
+    "final_logit_softcapping": 30.0,
+}
+GEMMA4_KEYS = {
+    "rope.freq_base": 1000000.0,
+    "rope.freq_base_swa": 10000.0,
+    "rope.dimension_count": 32,
+    "rope.dimension_count_swa": 16,
+    "attention.key_length": 32,
+    "attention.value_length": 32,
+    "attention.key_length_swa": 16,
+    "attention.value_length_swa": 16,
+    "attention.sliding_window": 16,
+    "attention.sliding_window_pattern": [True, False, True, False],
+    "attention.shared_kv_layers": 2,
+    "embedding_length_per_layer_input": 16,
+    "final_logit_softcapping": 30.0,
+}
+# architecture -> model type, changes of its config, metadata
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llama": ("llama", EPSILON, RMS | {"rope.dimension_count": 16}),
+    "qwen2": ("qwen2", EPSILON, RMS),
+    "qwen3": ("qwen3", EPSILON | {"head_dim": 32}, RMS | HEADS),
+    "gemma2": (
+        "gemma2",
+        {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+        RMS | HEADS | CAPS | WINDOW,
+    ),
+    "phi3": ("phi3", EPSILON | {"sliding_window": None}, RMS | {"rope.dimension_count": 16}),
+    "smollm3": ("smollm3", EPSILON | ROPE, RMS),
+    "olmo2": ("olmo2", EPSILON, RMS),
+    "granite": (
+        "granite",
+        EPSILON
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.0},
+        RMS | GRANITE,
+    ),
+    "starcoder2": ("starcoder2", {"sliding_window": None}, LAYER_NORM),
+    "command-r": ("cohere", ROPE | {"logit_scale": 0.5}, LAYER_NORM | {"logit_scale": 0.5}),
+    "cohere2": (
+        "cohere2",
+        {"logit_scale": 0.5, "sliding_window": 16},
+        LAYER_NORM | WINDOW | {"logit_scale": 0.5, "rope.dimension_count": 16},
+    ),
+    "glm4": ("glm4", {"head_dim": 16, "rms_norm_eps": 1e-6}, RMS | {"rope.dimension_count": 8}),
+    "exaone4": ("exaone4", EPSILON | ROPE | {"sliding_window": None, "layer_types": ["full_attention"] * 4}, RMS),
+    "seed_oss": ("seed_oss", EPSILON | ROPE | {"head_dim": 32}, RMS | HEADS),
+    "exaone": ("exaone", EPSILON | ROPE, RMS),
+    "chatglm": ("glm", {"head_dim": 16, "rms_norm_eps": 1e-6}, RMS | {"rope.dimension_count": 8}),
+    "mistral3": ("ministral3", EPSILON | {"head_dim": 32, "rope_parameters": MINISTRAL3}, RMS | HEADS | MISTRAL3),
+    "gemma4": ("gemma4_text", GEMMA4, RMS | GEMMA4_KEYS),
+    "apertus": ("apertus", EPSILON | ROPE, RMS),
+}
+INTERLEAVED = ("llama", "smollm3", "granite", "mistral3")
 
 
 def random_model(model_type: str, **changes: Any) -> Any:
@@ -40,7 +119,7 @@ def random_model(model_type: str, **changes: Any) -> Any:
     with torch.no_grad():
         for name, p in model.named_parameters():
             norm = "norm" in name and name.endswith("weight")
-            shift = 0.0 if "gemma" in model_type else 1.0
+            shift = 0.0 if model_type in ("gemma2", "gemma3_text") else 1.0
             p.copy_(torch.randn_like(p) * (0.3 if norm else 0.1) + (shift if norm else 0.0))
     return model
 
@@ -69,11 +148,22 @@ def write_gguf(
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if architecture == "gemma4":
+        factor = 2 if config.use_double_wide_mlp else 1
+        wide = [config.intermediate_size * (factor if mode == "reuse" else 1) for mode in config.kv_sharing_modes]
+        writer.add_feed_forward_length(wide)
+        writer.add_head_count_kv([layer.num_key_value_heads for layer in config.per_layer_config])
+        rotated = keys["attention.key_length"] // 8  # a quarter of the head, in pairs
+        factors = np.full(keys["attention.key_length"] // 2, 1e30, np.float32)
+        factors[:rotated] = 1
+        writer.add_tensor("rope_freqs.weight", factors)
+    else:
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
     for key, value in keys.items():
         add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array, bool: writer.add_bool}
+        add[str] = writer.add_string
         add[type(value)](f"{architecture}.{key}", value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -110,12 +200,14 @@ def _add_tensors(
     for name, tensor in state.items():
         array = tensor.float().numpy()
         base, _, kind_of = name.rpartition(".")
+        if kind_of == "layer_scalar":
+            base, kind_of = name, "weight"
         target = names.get_name(base) or names.get_name(name)
         assert target, name
         if architecture in INTERLEAVED and ("q_proj" in name or "k_proj" in name):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             array = array.reshape(heads, 2, len(array) // heads // 2, -1).swapaxes(1, 2).reshape(array.shape)
-        if architecture.startswith("gemma") and "norm" in name:
+        if architecture in ("gemma2", "gemma3") and "norm" in name:
             array = array + 1
         if architecture in ("command-r",) and name.endswith(("q_norm.weight", "k_norm.weight")):
             array = array.reshape(-1, array.shape[-1])

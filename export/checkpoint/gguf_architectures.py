@@ -14,7 +14,8 @@ import numpy as np
 
 from ...errors import StrixhloError
 from .gguf import GgufFile
-from .gguf_metadata import integer, numbers, real
+from .gguf_gemma4 import gemma4_config
+from .gguf_metadata import boolean, integer, numbers, real
 
 Config = dict[str, Any]
 
@@ -44,7 +45,8 @@ class Architecture:
 
     interleaved: the converter has interleaved the two halves of each head of q and k (for rotating neighbours), which
     is undone. epsilon: the config key of a LayerNorm's epsilon; None: RMS norms. partial_rotary: the rotated part of a
-    head may be smaller than it. config: what it adds, given what all share.
+    head may be smaller than it. config: what it adds, given what all share. outside: tensors outside of the layers.
+    bare: layer tensors whose name has no ".weight". unequal_layers: `config` reads what differs between layers.
     """
 
     model_type: str
@@ -53,6 +55,9 @@ class Architecture:
     interleaved: bool = False
     epsilon: str | None = None
     partial_rotary: bool = False
+    unequal_layers: bool = False
+    outside: Mapping[str, str] = field(default_factory=dict)
+    bare: frozenset[str] = frozenset()
     config: Callable[[GgufFile, Config], Config] = field(default=_nothing)
 
 
@@ -120,6 +125,10 @@ def _phi3(file: GgufFile, config: Config) -> Config:
 
 
 def _granite(file: GgufFile, _config: Config) -> Config:
+    if not boolean(file, "granite.rope.scaling.finetuned", True):  # its meaning here
+        raise StrixhloError(
+            f"{file.path}: granite.rope.scaling.finetuned = false (no rotary embedding) is not supported"
+        )
     return {
         "embedding_multiplier": real(file, "granite.embedding_scale", 1.0),
         "residual_multiplier": real(file, "granite.residual_scale", 1.0),
@@ -154,12 +163,45 @@ def _starcoder2(file: GgufFile, _config: Config) -> Config:
     return {"hidden_act": "gelu_pytorch_tanh", "use_bias": "blk.0.ffn_up.bias" in file.tensors}
 
 
+def _olmo2(file: GgufFile, config: Config) -> Config:
+    window = integer(file, "olmo2.attention.sliding_window", 0)
+    if not window:
+        return {}
+    kinds = layer_types(file, "olmo2", config["num_hidden_layers"], 4)
+    return {"model_type": "olmo3", "sliding_window": window, "layer_types": kinds}
+
+
+def _mistral3(file: GgufFile, config: Config) -> Config:
+    block = config["rope_scaling"]
+    if not block or block["rope_type"] != "yarn":
+        return {}
+    original = block["original_max_position_embeddings"]
+    if integer(file, "mistral3.attention.temperature_length", original) != original:
+        raise StrixhloError(f"{file.path}: mistral3.attention.temperature_length is not {original}: not supported")
+    if real(file, "mistral3.rope.scaling.yarn_log_multiplier", 0.0) not in (0.0, 1.0):
+        raise StrixhloError(f"{file.path}: mistral3.rope.scaling.yarn_log_multiplier is not 1: not supported")
+    beta = real(file, "mistral3.attention.temperature_scale", 0.0)
+    return {"rope_scaling": block | {"attention_factor": 1.0} | ({"llama_4_scaling_beta": beta} if beta else {})}
+
+
+def _chatglm(file: GgufFile, _config: Config) -> Config:
+    return {"strixhlo_fused_qkv": "blk.0.attn_qkv.weight" in file.tensors}
+
+
 def _apertus(_file: GgufFile, _config: Config) -> Config:
     return {"hidden_act": "xielu"}
 
 
 _SCALES = frozenset({"embedding_scale", "residual_scale", "logit_scale", "attention.scale"})
 _WINDOW = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
+_GEMMA4 = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "layer_output_scale": "layer_scalar",
+}
+_GEMMA4_KEYS = frozenset({"rope.freq_base_swa", "rope.dimension_count_swa", "attention.shared_kv_layers"})
+_GEMMA4_KEYS |= {"attention.key_length_swa", "attention.value_length_swa", "embedding_length_per_layer_input"}
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -178,7 +220,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         config=_phi3,
     ),
     "smollm3": Architecture("smollm3", LLAMA, interleaved=True),
-    "olmo2": Architecture("olmo2", ATTENTION | MLP | QK_NORM | POST_NORM),
+    "olmo2": Architecture("olmo2", ATTENTION | MLP | QK_NORM | POST_NORM, _WINDOW, config=_olmo2),
     "granite": Architecture("granite", LLAMA, _SCALES, interleaved=True, config=_granite),
     "starcoder2": Architecture(
         "starcoder2",
@@ -208,6 +250,33 @@ ARCHITECTURES: dict[str, Architecture] = {
         | {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"},
         partial_rotary=True,
     ),
+    "chatglm": Architecture(
+        "glm",
+        ATTENTION | {"attn_qkv": "self_attn.qkv_proj"} | FUSED_MLP | PRE_NORM,
+        partial_rotary=True,
+        config=_chatglm,
+    ),
+    "mistral3": Architecture(
+        "ministral3",
+        LLAMA,
+        frozenset({"attention.temperature_scale", "attention.temperature_length", "rope.scaling.yarn_log_multiplier"}),
+        interleaved=True,
+        config=_mistral3,
+    ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        ATTENTION | MLP | SANDWICH | QK_NORM | _GEMMA4,
+        _WINDOW | _GEMMA4_KEYS | {"final_logit_softcapping"},
+        unequal_layers=True,
+        outside={
+            "per_layer_token_embd": "model.embed_tokens_per_layer",
+            "per_layer_model_proj": "model.per_layer_model_projection",
+            "per_layer_proj_norm": "model.per_layer_projection_norm",
+        },
+        bare=frozenset({"layer_output_scale"}),
+        config=gemma4_config,
+    ),
+    "exaone": Architecture("exaone", LLAMA),
     "exaone4": Architecture("exaone4", ATTENTION | MLP | QK_NORM | POST_NORM, _WINDOW, config=_exaone4),
     "seed_oss": Architecture(
         "seed_oss",

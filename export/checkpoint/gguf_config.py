@@ -79,7 +79,8 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
     prefix = architecture + "."
     hidden = _size(file, prefix + "embedding_length")
     heads = _size(file, prefix + "attention.head_count")
-    kv_heads = _size(file, prefix + "attention.head_count_kv", heads)
+    own = ARCHITECTURES[architecture].unequal_layers  # reads what differs between its layers itself
+    kv_heads = heads if own else _size(file, prefix + "attention.head_count_kv", heads)
     layers = _size(file, prefix + "block_count")
     if layers > MAX_LAYERS:
         raise StrixhloError(
@@ -92,7 +93,7 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
     head_dim = _size(file, prefix + "attention.key_length", hidden // heads)
     kind = ARCHITECTURES[architecture]
     rotated = integer(file, prefix + "rope.dimension_count", head_dim)
-    for key, size in (("attention.value_length", head_dim), ("rope.dimension_count", rotated)):
+    for key, size in () if own else (("attention.value_length", head_dim), ("rope.dimension_count", rotated)):
         allowed = kind.partial_rotary and key.startswith("rope.") and 0 < size <= head_dim
         if integer(file, prefix + key, size) != head_dim and not allowed:
             raise StrixhloError(f"{file.path}: {prefix}{key} differs from the head size {head_dim}: not supported")
@@ -101,7 +102,7 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
         raise StrixhloError(f"{file.path}: tensor token_embd.weight is missing; download the file again")
     config: dict[str, Any] = {
         "hidden_size": hidden,
-        "intermediate_size": _size(file, prefix + "feed_forward_length"),
+        "intermediate_size": 0 if own else _size(file, prefix + "feed_forward_length"),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
@@ -120,7 +121,7 @@ def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:
     }
     if kind.partial_rotary:
         config["partial_rotary_factor"] = rotated / head_dim
-    config["rope_scaling"] = rope_scaling(file, prefix, config)
+    config["rope_scaling"] = None if own else rope_scaling(file, prefix, config)
     for key in ("bos", "eos", "padding"):
         token_key = f"tokenizer.ggml.{key}_token_id"
         if token_key in file.metadata:

@@ -16,11 +16,15 @@ _IN_LAYER = re.compile(r"blk\.(0|[1-9]\d*)\.(\w+)\.(weight|bias)")
 def hugging_face_name(name: str, architecture: str) -> str | None:
     """The Hugging Face name of a tensor, or None where the architecture has no such tensor."""
     outside = _IN_MODEL.fullmatch(name)
-    if outside is not None and outside[1] in _MODEL:
-        return f"{_MODEL[outside[1]]}.{outside[2]}"
+    names = _MODEL | dict(ARCHITECTURES[architecture].outside)
+    if outside is not None and outside[1] in names:
+        return f"{names[outside[1]]}.{outside[2]}"
     match = _IN_LAYER.fullmatch(name)
     if match is None:
         return None
     layer, part, kind = match.groups()
     module = ARCHITECTURES[architecture].tensors.get(part)
-    return None if module is None else f"model.layers.{layer}.{module}.{kind}"
+    if module is None:
+        return None
+    bare = part in ARCHITECTURES[architecture].bare
+    return f"model.layers.{layer}.{module}" if bare else f"model.layers.{layer}.{module}.{kind}"

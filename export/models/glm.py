@@ -15,8 +15,8 @@ def model(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
     decoder = pre_norm(config, head_dim=128)
     rope = partial_rotary(config, decoder.attention[0].rope, decoder.head_dim, 0.5)
-    bias = flag(config, "attention_bias", True)
-    decoder = with_attention(decoder, rope=replace(rope, interleaved=True), bias=bias)
+    bias, fused = flag(config, "attention_bias", True), flag(config, "strixhlo_fused_qkv", False)
+    decoder = with_attention(decoder, rope=replace(rope, interleaved=True), bias=bias, fused=fused)
     return with_mlp(decoder, fused=True, up="gate_up_proj")
 
 

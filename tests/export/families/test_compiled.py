@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from coverage_table import covers
 from family_checkpoints import CASES, DECODED, T, distance, greedy, logits, prompt, random_checkpoint
+from gguf_models import ARCHITECTURES, random_model, write_gguf
 
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
@@ -38,10 +40,28 @@ def test_logits_and_greedy_tokens(
 ) -> None:
     _, kind, changes = CASES[case]
     model = random_checkpoint(kind, changes, tmp_path / "checkpoint", dtype)
-    sequence = greedy(model, prompt(), DECODED)
+    check(model, greedy(model, prompt(), DECODED), tmp_path / "checkpoint", tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param("qwen3", marks=covers("Qwen 3", "GGUF F32", "cpu", "transformers")),
+        pytest.param("gemma4", marks=covers("Gemma 4", "GGUF F32", "cpu", "transformers")),
+    ],
+)
+def test_gguf(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_type, changes, keys = ARCHITECTURES[architecture]
+    model = random_model(model_type, **changes)
+    source = write_gguf(model, tmp_path / "model.gguf", architecture, keys, {})
+    check(model, greedy(model, prompt(), DECODED), source, tmp_path, monkeypatch)
+
+
+def check(model: Any, sequence: list[int], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled checkpoint on a prompt and the greedy tokens that follow it, against the model."""
     expected = logits(model, sequence)
     monkeypatch.setattr(export, "ENTRIES", ENTRIES)  # what the test calls, and no more: compiling takes the time
-    opened = open_checkpoint(str(tmp_path / "checkpoint"))
+    opened = open_checkpoint(str(source))
     bundle = export.export_checkpoint(
         opened, tmp_path / "bundle", context=T + DECODED, dtype="auto", kv_dtype="f32", progress=QUIET
     )
