@@ -61,10 +61,12 @@ def visible_vram_checks(gpu: AmdGpu) -> list[Check]:
     """How much of its VRAM the processor can reach. Budgets do not use it: programs keep everything where the GPU alone
     reaches it, and copies go through staging buffers, which are slower where little is visible."""
     total, visible, used = gpu.vram_total.positive, gpu.visible_vram_total, gpu.visible_vram_used
-    name = f"VRAM seen by the CPU, {gpu.name}"
+    name, chip = "visible VRAM", gpu.arch or gpu.pci_id
     if total is None or visible.value is None:
-        return [skip(name, f"not known ({visible.problem or gpu.vram_total.problem or 'VRAM size zero'})")]
-    text = f"{size(visible.value)} of {size(total)}" + ("" if used.value is None else f", {size(used.value)} in use")
+        return [skip(name, f"{chip}: not known ({visible.problem or gpu.vram_total.problem or 'VRAM size zero'})")]
+    text = f"{chip}: the CPU sees {size(visible.value)} of {size(total)}" + (
+        "" if used.value is None else f", {size(used.value)} in use"
+    )
     if visible.value > total or (used.value or 0) > visible.value:
         return [warn(name, f"{text}: the driver's numbers contradict each other", "update the kernel")]
     if visible.value < total:

@@ -12,9 +12,10 @@ from .sysfs import ROOT, number, read_table
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes. device: in buffers of the device (KV cache, temporaries, results; on a GPU the weights too), by IREE's own
-    count, which is of all devices that the process has opened; resident: of this process in RAM, mapped weights that
-    were touched included. None where it is not known."""
+    """Bytes. device: in a GPU's buffers (weights, KV cache, temporaries, results), by IREE's own count, which is of all
+    devices that the process has opened; None on the CPU and under Vulkan, where IREE does not count what a call takes.
+    resident: of this process in RAM, on the CPU all of it, mapped weights that were touched included. None where it is
+    not known."""
 
     device: int | None
     resident: int | None
@@ -24,10 +25,15 @@ class Peak:
         return device + ("not known" if self.resident is None else f"{size(self.resident)} resident")
 
 
-def peak_memory(hal: Any, root: Path = ROOT) -> Peak:
-    """`hal` is IREE's device. The kernel's count begins with the process, IREE's with the device."""
+# Kinds of devices whose memory pools, of which the temporaries and results of a call are, IREE's statistics include.
+COUNTED = ("rocm", "cuda")
+
+
+def peak_memory(kind: str, hal: Any, root: Path = ROOT) -> Peak:
+    """`hal` is IREE's device, of that kind. The kernel's count begins with the process, IREE's with the device."""
     allocator = hal.allocator
-    device = allocator.statistics["device_bytes_peak"] if allocator.has_statistics else None
+    counted = kind in COUNTED and allocator.has_statistics
+    device = allocator.statistics["device_bytes_peak"] if counted else None
     return Peak(device, resident_memory(root)[1])
 
 

@@ -175,7 +175,7 @@ class Program:
 
     def peak(self) -> Peak:
         """The most memory that this process has held so far, all of its programs together."""
-        return peak_memory(self.device.hal)
+        return peak_memory(self.build.target.partition(":")[0], self.device.hal)
 
     def call(
         self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any], fetch: str = "logits"
