@@ -8,8 +8,9 @@ never made less likely themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -23,13 +24,23 @@ class Breakers:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         """token_bytes: see `CanonicalBytes`; tokens that stand for nothing but themselves contain no text."""
-        self._texts = token_bytes
+        self._token_bytes = token_bytes
         self.mask = lru_cache(maxsize=16)(self._mask)
+
+    @cached_property
+    def _text(self) -> tuple[bytes, np.ndarray]:
+        """All tokens, each ended by a byte that UTF-8 does not have, and where they end, int64 [vocabulary]."""
+        texts = [b"" if t.startswith(OPAQUE) else t for t in self._token_bytes]
+        return b"\xff".join(texts) + b"\xff", np.cumsum([len(t) + 1 for t in texts])
 
     def _mask(self, breakers: tuple[str, ...]) -> np.ndarray:
         """bool [vocabulary]"""
-        wanted = [b.encode() for b in breakers]
-        return np.array([not t.startswith(OPAQUE) and any(b in t for b in wanted) for t in self._texts], bool)
+        text, ends = self._text
+        result = np.zeros(len(ends), bool)
+        for breaker in breakers:
+            places = [found.start() for found in re.finditer(re.escape(breaker.encode()), text)]
+            result[np.searchsorted(ends, places, side="right")] = True
+        return result
 
 
 def repetitions(ids: Sequence[int], breaks: np.ndarray) -> dict[int, int]:

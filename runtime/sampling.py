@@ -22,6 +22,7 @@ import numpy as np
 from ..errors import StrixhloError
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # what both llama.cpp and text-generation-webui have
+MAX_BREAKERS = 32  # each is looked for in the whole vocabulary
 SEEDS = 1 << 64  # seeds are 64-bit: Philox has a 128-bit key, the other half is the step
 
 
@@ -82,6 +83,8 @@ class SamplingParams:
         _check_real("dry_base", self.dry_base, lambda b: 1 <= b <= 4, "a number from 1 to 4")
         _check_int("dry_allowed_length", self.dry_allowed_length, 1, "a whole number from 1 to 49", below=50)
         _check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
+        if len(self.dry_sequence_breakers) > MAX_BREAKERS:
+            raise StrixhloError(f"sampling: more than {MAX_BREAKERS} dry_sequence_breakers; give fewer")
         _check_real("xtc_probability", self.xtc_probability, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
         _check_real("xtc_threshold", self.xtc_threshold, lambda t: 0 <= t <= 1, "a number from 0 to 1")
         if not isinstance(self.logit_bias, Mapping):

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from strixhlo.bundle import Bundle
+from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.dry import LONGEST, Breakers, repetitions
 from strixhlo.runtime.penalties import adjusted
@@ -69,6 +70,9 @@ def test_breakers_are_tokens_that_contain_one() -> None:
     mask = Breakers(CanonicalBytes(tokenizer, 260)).mask((":", "\n"))
     assert set(np.flatnonzero(mask).tolist()) == {vocabulary[":"], vocabulary["Ċ"], 256, 257}
     breakers = Breakers(CanonicalBytes(tokenizer, 260))
+    assert not breakers.mask(("ba", "é")).any() and set(np.flatnonzero(breakers.mask(("ab", "a:")))) == {256, 258}
+    with pytest.raises(StrixhloError, match="more than 32"):
+        SamplingParams(dry_sequence_breakers=("a",) * 33)
     params = SamplingParams(dry_multiplier=1.0, dry_allowed_length=1)
     result = adjusted(np.zeros(260, np.float32), params, [1, 256, 2, 3, 1, 256, 2], [], breakers)
     assert result[3] == -1.0  # one token since the breaker, though three repeat
