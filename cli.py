@@ -92,7 +92,7 @@ def export(
     out = out or Path("artifacts") / _name(source)
     with export_progress(stderr) as progress:
         progress.stage(f"opening {source}", 0)
-        checkpoint = open_checkpoint(source)
+        checkpoint = open_checkpoint(source, progress)
         if not dry_run:
             bundle = export_checkpoint(
                 checkpoint,

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import StrixhloError
+from ...progress import Stages
 from .contents import Checkpoint, Tensor
 from .gguf_checkpoint import open_gguf
 from .gguf_parts import PART
-from .hub import HUB_ID, download
+from .hub import HUB_ID, SILENT, download
 from .safetensors import open_safetensors
 
 __all__ = ["Checkpoint", "Tensor", "open_checkpoint"]
 
 
-def open_checkpoint(source: str) -> Checkpoint:
+def open_checkpoint(source: str, progress: Stages = SILENT) -> Checkpoint:
     """Open a GGUF file, a directory of safetensors + config.json, or a Hugging Face hub id.
 
-    Weights are read lazily: the files must stay in place while the checkpoint is in use. StrixhloError for anything
-    else, naming what was looked for.
+    Weights are read lazily: the files must stay in place while the checkpoint is in use. progress: of a download, in
+    bytes. StrixhloError for anything else, naming what was looked for.
     """
     path = Path(source).expanduser()
     if not path.exists():
@@ -27,7 +28,7 @@ def open_checkpoint(source: str) -> Checkpoint:
                 f"{source}: no such file or directory, and not a hub id (owner/name); "
                 f"give a GGUF file, a directory with config.json and *.safetensors, or a hub id"
             )
-        path = download(source)
+        path = download(source, progress)
     if path.suffix == ".safetensors":
         raise StrixhloError(f"{source}: give the directory that also holds config.json, not a safetensors file")
     return open_gguf(path) if path.is_file() else _open_directory(path)

@@ -8,33 +8,41 @@ from pathlib import Path
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
+    HfHubHTTPError,
     HTTPError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import filter_repo_objects
 
 from ...errors import StrixhloError
+from ...progress import Stages
+from .hub_blobs import fetch, large_files
 
 # owner/name or owner/name@revision
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")
 WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Not in subdirectories (other precisions, other frameworks); not the second copy that Mistral's repositories hold.
 UNWANTED = ["*/*", "consolidated*"]
+SILENT = Stages(lambda _name, _total: None, lambda _bytes: None)
 
 
-def download(hub_id: str) -> Path:
+def download(hub_id: str, progress: Stages = SILENT) -> Path:
     """Fetch what is missing of a model and return the directory or the GGUF file in the cache.
 
-    Files that are complete are not fetched again after an interruption. HF_HUB_OFFLINE, HF_HOME and HF_TOKEN are
-    honoured; without a network a complete copy in the cache is used. StrixhloError says in one line why there is
-    nothing to use.
+    After an interruption complete files are not fetched again, and weights go on within a file (hub_blobs.py).
+    HF_HUB_OFFLINE, HF_HOME, HF_ENDPOINT and HF_TOKEN are honoured; without a network a complete copy in the cache is
+    used. StrixhloError says in one line why there is nothing to use.
     """
     match = HUB_ID.fullmatch(hub_id)
     if match is None:
         raise StrixhloError(f"{hub_id}: not a hub id (owner/name or owner/name@revision)")
     name, revision = match.groups()
     try:
+        _fetch_weights(hub_id, name, revision, progress)
+        progress.stage(f"looking up {hub_id}", 0)
         directory = Path(snapshot_download(name, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED))
         if any(directory.glob("*.safetensors")):
             return directory
@@ -51,12 +59,26 @@ def download(hub_id: str) -> Path:
         raise StrixhloError(
             f"{hub_id}: neither a local file or directory nor a model on the hub (if it is private: `hf auth login`)"
         ) from error
-    except (HTTPError, OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError, TypeError, KeyError) as error:  # the last two: answers that no hub gives
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise StrixhloError(
             f"{hub_id}: download failed ({reason}); run the command again to continue, or give a local directory"
         ) from error
     return directory / file
+
+
+def _fetch_weights(hub_id: str, name: str, revision: str | None, progress: Stages) -> None:
+    """Large files into the cache. Where the hub cannot be asked, nothing: the cache may have all of them."""
+    try:
+        info = HfApi().model_info(name, revision=revision, files_metadata=True)
+    except (HfHubHTTPError, OfflineModeIsEnabled, HTTPError):
+        return  # snapshot_download uses the cache, or says what is wrong
+    names = [f.rfilename for f in info.siblings or ()]
+    wanted = list(filter_repo_objects(names, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    if not any(n.endswith(".safetensors") for n in wanted):
+        wanted = [_only_gguf(hub_id, [n for n in names if n.endswith(".gguf") and "mmproj" not in n])]
+    if info.sha:
+        fetch(name, info.sha, large_files(info, wanted), progress)
 
 
 def _ggufs(name: str, revision: str | None, directory: Path) -> list[str]:
