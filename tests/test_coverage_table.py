@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from coverage_table import ALL, README, Covered, covers, declared, formats, rows_of, table
+from coverage_table import (
+    ALL,
+    BEGIN,
+    END,
+    PASSED,
+    README,
+    WRITE,
+    Covered,
+    covers,
+    declared,
+    formats,
+    pytest_sessionfinish,
+    rows_of,
+    table,
+)
 
 
 def test_readme(pytestconfig: pytest.Config) -> None:
@@ -30,6 +46,38 @@ def test_rendering() -> None:
         "| Mistral (`mistral`) | MLX nvfp4 | GGUF F16, Q4_K | llama.cpp, mlx_lm |",
     ]
     assert formats(["safetensors"]) == "safetensors"
+
+
+class Session:
+    """As much of a pytest.Session as the writer looks at."""
+
+    def __init__(self, testsfailed: int, passed: set[Covered]) -> None:
+        self.config, self.testsfailed, self.stash = self, testsfailed, {ALL: [Marked()], PASSED: passed}
+
+    def getoption(self, name: str) -> bool:
+        return name == WRITE
+
+
+class Marked:
+    """A test that covers ONE."""
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        return [covers("Mistral (", "GGUF F16", "cpu", "llama.cpp").mark] if name == "covers" else []
+
+
+ONE = Covered("Mistral (`mistral`)", "GGUF F16", "cpu", "llama.cpp")
+
+
+def test_the_table_is_written_from_a_run_that_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}old\n{END}\nafter\n")
+    monkeypatch.setattr("coverage_table.README", readme)
+    for failed, passed in ((1, {ONE}), (0, set[Covered]())):
+        with pytest.raises(pytest.UsageError, match="not written"):
+            pytest_sessionfinish(Session(failed, passed))  # type: ignore[arg-type]
+    assert "old" in readme.read_text()
+    pytest_sessionfinish(Session(0, {ONE}))  # type: ignore[arg-type]
+    assert readme.read_text() == f"before\n{BEGIN}{table([ONE])}{END}\nafter\n"
 
 
 def test_marks_name_what_is_known() -> None:
