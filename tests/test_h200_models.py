@@ -1,0 +1,59 @@
+"""The benchmark of random models, at a tiny shape on the CPU: no weights in the kit, weights made there, all engines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "h200_models.py"
+
+
+def h200(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_every_engine_runs_and_what_cannot_run_says_why(tmp_path: Path) -> None:
+    kit, results = tmp_path / "kit", tmp_path / "results.json"
+    h200("prepare", kit, "--shape", "tiny", "--target", "cpu", "--context", 64, "--formats", "q4_0")
+    assert not (kit / "q4_0/weights/model.safetensors").exists()
+    size = ("-p", 24, "-n", 3, "-r", 2, "--device", "cpu", "--scratch", tmp_path)
+    h200("run", kit, *size, "-o", results)
+    rows = {row["engine"]: row for row in json.loads(results.read_text())["rows"]}
+    ours = rows["strixhlo"]
+    assert len(ours["pp"]) == len(ours["tg"]) == len(ours["tg8"]) == 2 and ours["bandwidth"] > 0
+    assert len(rows["torch"]["tg"]) == 2 and min(rows["torch"]["pp"]) > 0
+    assert "int4pack" in rows["torch own"]["error"]  # torch has that matmul on GPUs only
+    assert rows["mlx"]["error"] == "no such format"
+    assert not list(tmp_path.glob("*.weights")), "weights are removed again"
+    table = h200("table", results).splitlines()
+    assert table[2].startswith("| q4_0 | 0.00 | ") and "torch own, q4_0: " in "\n".join(table)
+
+
+@pytest.mark.parametrize("name", ["bf16", "mxfp4", "nvfp4", "mxfp8", "fp8_channel", "affine4_g64", "q4_k", "q8_0"])
+def test_random_weights_are_ordinary_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import ml_dtypes
+    import numpy as np
+    from h200 import random_weights
+
+    from strixhlo.custom_kernels.ops.formats import FORMATS
+
+    monkeypatch.setattr(random_weights, "BLOCK", 1 << 16)
+    rng = np.random.default_rng(0)
+    if name == "bf16":
+        w = random_weights._values("bf16 dense", rng).view(ml_dtypes.bfloat16).astype(np.float32)
+    else:
+        names = {"float32": "f32", "float16": "f16", "int8": "i8", "int32": "i32"}
+        parts = {}
+        for part, (shape, dtype) in FORMATS[name].parts(16, 512).items():
+            data = random_weights._values(f"{name} {names[dtype.name]} {part}", rng)
+            parts[part] = data[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
+        w = np.asarray(FORMATS[name].dequantize(parts))
+    assert np.isfinite(w).all() and 1e-3 < w.std() < 0.3
