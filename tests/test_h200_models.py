@@ -1,4 +1,4 @@
-"""The benchmark of random models, at a tiny shape on the CPU: no weights in the kit, weights made there, all engines."""
+"""The benchmark of random models at a tiny shape on the CPU: no weights in the kit, weights made there, all engines."""
 
 from __future__ import annotations
 
