@@ -130,19 +130,19 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
 
 
 def _dispatch(call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], export: ExportRule) -> list[ir.Value]:
-    inputs = {i: values[i] for i in launch.inputs}
+    inputs = [values[i] for i in launch.inputs]  # an input may be there twice
     types = [
         values[o.updates].type if o.updates else ir.RankedTensorType.get(o.shape, ir.Type.parse(o.dtype))
         for o in launch.outputs
     ]
-    symbol = export(launch, [v.type for v in inputs.values()], types)
+    symbol = export(launch, [v.type for v in inputs], types)
     with ir.InsertionPoint(call):
         workload = _constant(launch.workgroups, "index")
-        scalars = [_scalar(s, inputs) for s in launch.scalars]
+        scalars = [_scalar(s, values) for s in launch.scalars]
         tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
-        lengths = [n for v in inputs.values() for n in _dynamic_lengths(v)]
-        result_lengths = [n for o in launch.outputs if o.updates for n in _dynamic_lengths(inputs[o.updates])]
-        groups = [[workload], [*scalars, *inputs.values()], lengths, result_lengths]
+        lengths = [n for v in inputs for n in _dynamic_lengths(v)]
+        result_lengths = [n for o in launch.outputs if o.updates for n in _dynamic_lengths(values[o.updates])]
+        groups = [[workload], [*scalars, *inputs], lengths, result_lengths]
         operands = [value for group in groups for value in group]
         attributes = {
             "entry_points": ir.Attribute.parse(f"[{symbol}]"),

@@ -56,6 +56,11 @@ MODELS = (
     "Seed-OSS (`seed_oss`)",
     "InternLM 3 (`internlm3`)",
     "Apertus (`apertus`)",
+    "Mixtral (`mixtral`)",
+    "MoE of Qwen 1.5, 2 (`qwen2_moe`)",
+    "MoE of Qwen 3 (`qwen3_moe`)",
+    "OLMoE (`olmoe`)",
+    "MoE of Granite 3 (`granitemoe`)",
 )
 
 

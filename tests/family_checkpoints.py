@@ -150,6 +150,21 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4 E": ("Gemma 4", "gemma4_text", GEMMA4_E),
     "gemma4 dense": ("Gemma 4", "gemma4_text", GEMMA4_31B),
     "apertus": ("Apertus", "apertus", {"rope_parameters": LLAMA3}),
+    "mixtral": ("Mixtral", "mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 24}),
+    "olmoe": ("OLMoE", "olmoe", {"num_experts": 16, "num_experts_per_tok": 4}),
+    "granite moe": ("MoE of Granite", "granitemoe", MULTIPLIERS | {"num_local_experts": 8, "num_experts_per_tok": 3}),
+    "qwen2 moe": (
+        "MoE of Qwen 1.5",
+        "qwen2_moe",
+        {"num_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 64, "mlp_only_layers": [0]}
+        | {"shared_expert_intermediate_size": 80},
+    ),
+    "qwen3 moe": (
+        "MoE of Qwen 3",
+        "qwen3_moe",
+        {"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 32, "head_dim": 32}
+        | {"norm_topk_prob": True},
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from .hugging_face_config import normalized_config, normalized_name, renamed
 from .hugging_face_defaults import with_defaults
 from .quantization import assemble, maker_of
 from .safetensors_file import StoredTensor, read_safetensors
+from .stacked_experts import expert_name, stack_experts
 from .text_files import read_json
 from .tokenizer_files import write_copied_tokenizer
 
@@ -38,12 +39,12 @@ def open_safetensors(directory: Path) -> Checkpoint:
             name = normalized_name(tensor.name, nested)
             if name is None:
                 continue
-            name = renamed(name, config.get("model_type"))
+            name = expert_name(renamed(name, config.get("model_type")))
             if name in stored:
                 before = stored[name].place.path.name
                 raise StrixhloError(f"{path}: tensor {name!r} is also in {before}; download the model again")
             stored[name] = tensor
-    tensors = assemble(stored.items(), maker)
+    tensors = stack_experts(assemble(stored.items(), maker))
     if config.setdefault("tie_word_embeddings", "lm_head.weight" not in tensors):
         tensors.pop("lm_head.weight", None)  # some files store the embedding a second time
     return Checkpoint(

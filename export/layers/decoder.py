@@ -22,7 +22,7 @@ class FeedForward(Protocol):
     """An MLP, or a mixture of experts."""
 
     def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]: ...
-    def __call__(self, w: Weights, prefix: str, x: jax.Array) -> jax.Array: ...
+    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Decoder:
         p, (before_attention, before_mlp) = f"model.layers.{i}.", self.norms
         mixed, cache = self.attention[i](w, p, self.norm(x, w, p + before_attention), cache, i)
         x = probe(x + mixed * self.residual_scale, f"layers.{i}.attention")
-        mixed = self.mlp[i](w, p, self.norm(x, w, p + before_mlp))
+        mixed = self.mlp[i](w, p, self.norm(x, w, p + before_mlp), cache.positions)
         return probe(x + mixed * self.residual_scale, f"layers.{i}.mlp"), cache
 
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:

@@ -71,7 +71,7 @@ class Mlp:
         yield from projection_shapes(p + self.up, self.intermediate * (2 if self.fused else 1), self.hidden, self.bias)
         yield from projection_shapes(p + self.down, self.hidden, self.intermediate, self.bias)
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array) -> jax.Array:
+    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """x float32 [T, hidden] -> float32 [T, hidden]."""
         p, act = f"{prefix}{self.module}.", ACTIVATIONS[self.activation]
         up = projection(x, w, p + self.up, self.bias)
@@ -100,7 +100,7 @@ class XieluMlp:
         yield f"{prefix}mlp.act_fn.beta", ()
         yield f"{prefix}mlp.act_fn.eps", ()
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array) -> jax.Array:
+    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
         """x float32 [T, hidden] -> float32 [T, hidden]."""
         up = projection(x, w, f"{prefix}mlp.up_proj")
         a = f"{prefix}mlp.act_fn."

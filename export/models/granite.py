@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense (IBM): multipliers on embedding, attention scores, residuals and logits."""
+"""Granite 3 (dense and with experts) and 4 (dense), IBM: multipliers on embedding, scores, residuals and logits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..config_keys import Config
 from ..config_values import count, flag, positive, refuse, required, wrong
 from ..layers.decoder import Decoder
+from .mixture import with_experts
 from .pre_norm import pre_norm, with_attention, with_mlp
 
 
@@ -22,6 +23,12 @@ def model(config: Config) -> Decoder:
         residual_scale=positive(config, "residual_multiplier", 1.0),
         logit_scale=1.0 / positive(config, "logits_scaling", 1.0),
     )
+
+
+def granitemoe(config: Config) -> Decoder:
+    """Granite 3 with experts: softmax over the chosen ones."""
+    size = count(config, "intermediate_size")
+    return with_experts(config, model(config), "num_local_experts", intermediate=size, scoring="selected")
 
 
 def granite4(config: Config) -> Decoder:

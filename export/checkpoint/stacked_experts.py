@@ -1,0 +1,114 @@
+"""The experts of a layer as one weight each of gate, up and down, however the checkpoint stores them.
+
+`<layer>.mlp.experts.gate_proj.weight` [E * N, K] holds expert e's row n at row e * N + n. Checkpoints have one tensor
+an expert (`experts.0.gate_proj.weight`), stacks with a dimension of experts (MLX: `switch_mlp`), or a stack in which
+each expert's gate rows come before its up rows (transformers 5: `experts.gate_up_proj`; Granite: `input_linear`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ...custom_kernels.ops.formats import FORMATS
+from ...errors import StrixhloError
+from .contents import Tensor
+
+_ONE = re.compile(r"(.+\.experts)\.(0|[1-9]\d{0,5})\.(\w+\.weight)")
+_STACK = re.compile(r"(.+\.)(?:switch_mlp|experts)\.(gate_proj|up_proj|down_proj|gate_up_proj)(?:\.weight)?")
+# Mixtral's and Granite's names of the layer's parts.
+_RENAMED = (
+    (".block_sparse_moe.input_linear.", ".mlp.experts.gate_up_proj."),
+    (".block_sparse_moe.output_linear.", ".mlp.experts.down_proj."),
+    (".block_sparse_moe.router.layer.", ".mlp.gate."),
+    (".block_sparse_moe.", ".mlp."),
+)
+_MIXTRAL = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+
+
+def expert_name(name: str) -> str:
+    """A tensor's name as the families' files have it."""
+    for theirs, ours in _RENAMED:
+        if theirs in name:
+            name = name.replace(theirs, ours)
+            for short, long in _MIXTRAL.items():
+                name = name.replace(short, long)
+    return name
+
+
+def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, with those of experts stacked. StrixhloError where an expert is missing or unlike the others."""
+    stacked: dict[str, Tensor] = {}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        one, stack = _ONE.fullmatch(name), _STACK.fullmatch(name)
+        if one:
+            experts.setdefault(f"{one[1]}.{one[3]}", {})[int(one[2])] = tensor
+        elif stack and len(tensor.shape) == 3:
+            for flat in _flat(tensor, f"{stack[1]}experts.", stack[2]):
+                stacked[flat.name] = flat
+        else:
+            stacked[name] = tensor
+    for name, members in experts.items():
+        absent = sorted({*range(max(members) + 1)} - {*members})
+        if absent:
+            raise StrixhloError(
+                f"{name}: expert {absent[0]} is missing of {max(members) + 1}; download the model again"
+            )
+        stacked[name] = _joined(name, [members[e] for e in range(len(members))])
+    return stacked
+
+
+def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
+    """A stack [E, N, K] as [E * N, K]; of gate and up together, as two."""
+    experts, n, k = tensor.shape
+    if leaf != "gate_up_proj":
+        read = _reshaped(tensor.read)
+        return [replace(tensor, name=f"{prefix}{leaf}.weight", shape=(experts * n, k), read=read)]
+    if tensor.format in FORMATS or n % 2:
+        raise StrixhloError(f"{tensor.name}: gate and up in one {tensor.format} tensor of {n} rows are not supported")
+
+    def half(part: int) -> Callable[[], dict[str, np.ndarray]]:
+        def read() -> dict[str, np.ndarray]:
+            ((name, values),) = tensor.read().items()
+            return {name: values.reshape(experts, 2, n // 2, k)[:, part].reshape(-1, k)}
+
+        return read
+
+    shape = (experts * n // 2, k)
+    return [
+        replace(tensor, name=f"{prefix}{name}.weight", shape=shape, read=half(part), places={})
+        for part, name in enumerate(("gate_proj", "up_proj"))
+    ]
+
+
+def _reshaped(read: Callable[[], dict[str, np.ndarray]]) -> Callable[[], dict[str, np.ndarray]]:
+    return lambda: {name: part.reshape(-1, *part.shape[2:]) for name, part in read().items()}
+
+
+def _joined(name: str, members: list[Tensor]) -> Tensor:
+    """Tensors [N, K] of one format as one [E * N, K]."""
+    first = members[0]
+    for e, tensor in enumerate(members):
+        if (tensor.shape, tensor.format, tensor.part_dtypes) != (first.shape, first.format, first.part_dtypes):
+            raise StrixhloError(
+                f"{tensor.name} is {tensor.format}{list(tensor.shape)}, expert 0 {first.format}{list(first.shape)};"
+                f" experts must be alike (expert {e})"
+            )
+    (n, k), count = first.shape, len(members)
+    if first.format in FORMATS:
+        fmt = FORMATS[first.format]
+        one, all_parts = fmt.parts(n, k), fmt.parts(count * n, k)
+        if any(all_parts[p][0] != (count * shape[0], *shape[1:]) for p, (shape, _) in one.items()):
+            raise StrixhloError(
+                f"{name}: experts of {n}x{k} in {first.format} cannot be stacked; that is not supported"
+            )
+
+    def read() -> dict[str, np.ndarray]:
+        parts = [tensor.read() for tensor in members]
+        return {p: np.concatenate([part[p] for part in parts]) for p in parts[0]}
+
+    return Tensor(name, (count * n, k), first.format, read, first.part_dtypes)
