@@ -29,7 +29,7 @@ from ..errors import StrixhloError
 from ..replacement import replaced_directory
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
-from .lower import composites_to_custom_calls, custom_calls_to_dispatches
+from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
 from .report import program_report
 from .target_kernels import kernel_executable, kernels_hash, lowering_rules
@@ -138,6 +138,7 @@ def lower_program(
         module = ir.Module.parse(text)
         bind_parameters(module)
         calls = composites_to_custom_calls(module, rules)
+        _refuse_experts_without_kernels(module, target)
         free = free_pools(module, kv_dtype)
         if kv_dtype and not free:
             raise StrixhloError(
@@ -161,3 +162,13 @@ def lower_program(
     if keep and kernels:
         shutil.copy(kernels, keep / kernels.name)
     return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free)
+
+
+def _refuse_experts_without_kernels(module: ir.Module, target: Target) -> None:
+    """The ops' own definitions decode one expert after the other in a loop of the host: nobody wants that."""
+    left = {ir.StringAttr(c.attributes["name"]).value for c in operations(module, "stablehlo.composite")}
+    if any(name.startswith("strixhlo.moe_") for name in left):
+        raise StrixhloError(
+            f"{target.name}: the kernels for mixtures of experts are not written for this target, or not for weights"
+            f" like this model's; compile it for the CPU (--target cpu)"
+        )

@@ -30,7 +30,7 @@ def qwen2_moe(config: Config) -> Decoder:
 
 def qwen3_moe(config: Config) -> Decoder:
     """Reads a Hugging Face config; StrixhloError for missing keys and unsupported flags."""
-    dense = qwen3.model(config)
+    dense = qwen3.model(config | {"max_window_layers": 0})  # a window, where there is one, is in all layers
     size, normalize = count(config, "moe_intermediate_size"), flag(config, "norm_topk_prob", False)
     sparse = with_experts(config, dense, _number(config), intermediate=size, normalize=normalize)
     return with_dense_layers(config, sparse, dense)

@@ -12,6 +12,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from conftest import compiled, exported
+from family_checkpoints import CASES, random_checkpoint
 from gfx1151_sim.kernel_machine import TESTED, relatives
 
 from strixhlo.bundle import VMFB, Bundle, KVCache, open_bundle
@@ -182,3 +184,10 @@ def test_kernels_build_for_gfx1201() -> None:
     symbols = ["strixhlo_gemv_q4_k_m1", "strixhlo_gemm_q4_k_m64", "strixhlo_attention_f16_d128"]
     (code,) = code_objects(build_hsaco("gfx1201", symbols).read_bytes())
     assert {k[".wavefront_size"] for k in kernels(code)} == {32}
+
+
+def test_experts_are_refused_by_name(tmp_path: Path) -> None:
+    random_checkpoint(*CASES["mixtral"][1:], tmp_path / "checkpoint")
+    bundle = exported(tmp_path / "checkpoint", tmp_path / "bundle", 64)
+    with pytest.raises(StrixhloError, match="mixtures of experts are not written for this target"):
+        compiled(bundle, target="rocm")

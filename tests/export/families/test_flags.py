@@ -37,7 +37,7 @@ INERT |= {"router_aux_loss_coef", "output_router_logits", "bos_token_id", "eos_t
 INERT |= {"attention_dropout", "residual_dropout", "embedding_dropout", "resid_pdrop", "embd_pdrop"}
 SHAPES = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"}
 SHAPES |= {"num_key_value_heads", "max_position_embeddings", "vocab_size_per_layer_input", "shared_intermediate_size"}
-SHAPES |= {"hidden_size_per_layer_input", "per_layer_config", "tie_word_embeddings"}
+SHAPES |= {"hidden_size_per_layer_input", "per_layer_config", "tie_word_embeddings", "shared_expert_intermediate_size"}
 # Only read where experts or Mamba layers are, which are refused.
 ELSEWHERE = {"num_experts", "top_k_experts", "moe_intermediate_size", "num_experts_per_tok", "time_step_limit"}
 # Other values, where none follows from the one that is there.
@@ -51,6 +51,8 @@ OTHERS: dict[str, Any] = {
     "no_rope_layer_interval": 2,
     "position_embedding_type": None,
     "num_kv_shared_layers": 2,
+    "clip_qkv": 0.5,
+    "mlp_only_layers": [1],
     "num_local_experts": 2,
     "max_window_layers": 0,
     "original_max_position_embeddings": 16,
