@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -23,9 +23,11 @@ from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.kv_cache import GONE, BlockPool, CachedSpan
 from strixhlo.runtime.load_plan import load_plans
 from strixhlo.runtime.program import Program, read_build
+from strixhlo.runtime.prompt_lookup import PromptLookup
 from strixhlo.runtime.requests import Finished, Handle, Request
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
+from strixhlo.runtime.speculation import Speculation
 
 WINDOW, CONTEXT = 20, 256
 ENTRIES = {
@@ -242,3 +244,24 @@ def test_accounts_balance_with_windows_over_random_use() -> None:
     for own in (own for blocks in held for own in blocks):
         pool.release(own)
     assert (pool.in_use, pool.available) == (0, 40)
+
+
+class OftenWrong(PromptLookup):
+    """Its second token on are other ones than it has found."""
+
+    def propose(self, text: Sequence[int], count: int, choose: object = None) -> list[int]:
+        found = super().propose(text, count, choose)
+        return [*found[:1], *(t ^ 1 for t in found[1:])]
+
+
+def test_drafts_see_the_same_window(programs: dict[str, Program]) -> None:
+    requests = [Request(ids(i, 30 + i), SamplingParams(max_tokens=120, temperature=0.02, seed=i)) for i in range(3)]
+    speculation = Speculation(OftenWrong, adaptive=False)
+    with closing(BatchEngine(programs["groups"])) as engine:
+        streams = []
+        for guesses in (None, speculation):
+            with closing(Scheduler(engine, speculation=guesses)) as scheduler:
+                streams.append([stream(h) for h in [scheduler.submit(r) for r in requests]])
+                assert scheduler.pool.in_use == 0
+    assert streams[0] == streams[1]
+    assert 0 < speculation.accepted < speculation.drafted
