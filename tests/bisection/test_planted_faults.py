@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import conftest
@@ -14,31 +12,23 @@ import gguf_models
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from planted_bundles import ENTRY_NAMES, bisected, compared, small_bundle, with_parameter, with_program
 
-from strixhlo.bisection.bisect import Bisection, bisect
-from strixhlo.bundle import MANIFEST, Bundle, open_bundle, write_record
+from strixhlo.bundle import Bundle
 from strixhlo.cli import main
 from strixhlo.compile.target_kernels import lowering_rules
 from strixhlo.compile.targets import Target
 from strixhlo.custom_kernels.ops.launch import LoweringRule
-from strixhlo.export.checkpoint.checkpoint import open_checkpoint
-from strixhlo.export.export import ENTRIES
 from strixhlo.export.layers.rope import Rope
 from strixhlo.native_engine import open_native
-from strixhlo.runtime.compare import Comparison, Workload, compare
-from strixhlo.runtime.engine import Engine
-from strixhlo.runtime.native.compiled import CompiledBundle
 from strixhlo.runtime.native.contender import Contender
-from strixhlo.runtime.program import Program
 
 WINDOW = 16
-IDS = tuple(int(i) for i in np.random.default_rng(3).integers(3, 250, 40))
-WORK = Workload(IDS, IDS[:8], 4, (16,), (2,), 1)
 DOWN = "model.layers.2.mlp.down_proj.weight"
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Three random EXAONE 4 layers in Q4_0. Only layer 1 has a window and rotary positions."""
     folder = tmp_path_factory.mktemp("planted")
     kinds = ["full_attention", "sliding_attention", "full_attention"]
@@ -53,51 +43,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
         "attention.sliding_window_pattern": [False, True, False],
     }
     source = gguf_models.write_gguf(model, folder / "model.gguf", "exaone4", keys, {"": "Q4_0"})
-    with pytest.MonkeyPatch.context() as patch:  # as few and as small as will do, for their compile time
-        for name in [n for n in ENTRIES if n not in ("prefill_16", "decode_1")]:
-            patch.delitem(ENTRIES, name)
-        patch.setitem(ENTRIES, "score_64", ("score", 64))
-        exported = conftest.exported(source, folder / "bundle", 64, "f32")
-    yield conftest.compiled(exported)
+    return small_bundle(source, folder / "bundle")
 
 
 @pytest.fixture(scope="module")
 def native(bundle: Bundle) -> Contender:
     return open_native("jax", None, bundle, 1, 64)
-
-
-def compared(bundle: Bundle, native: Contender) -> Comparison:
-    with Program(bundle, "cpu", 1) as program:
-        engine = Engine(program)
-        result = compare(CompiledBundle(engine, None), native, WORK, say=lambda _text: None)
-        engine.close()
-    return result
-
-
-def bisected(bundle: Bundle, most_bytes: int = 1 << 30) -> Bisection:
-    source = open_checkpoint(bundle.manifest.source)
-    return bisect(bundle, "cpu", IDS, source, threads=1, most_bytes=most_bytes)
-
-
-def with_parameter(bundle: Bundle, out: Path, parameter: str, change: Callable[[np.ndarray], np.ndarray]) -> Bundle:
-    """A copy whose parameter (bytes, in its shape) is changed."""
-    shutil.copytree(bundle.path, out)
-    where = bundle.manifest.parameters[parameter]
-    data = np.memmap(out / "weights/model.safetensors", np.uint8, "r+", where.offset, (where.length,))
-    data[:] = change(data.copy().reshape(where.shape[0], -1)).reshape(-1)
-    data.flush()
-    return open_bundle(out)
-
-
-def with_program(bundle: Bundle, out: Path, change: Callable[[str], str]) -> Bundle:
-    """A copy whose program is changed and compiled again."""
-    shutil.copytree(bundle.path, out, ignore=shutil.ignore_patterns("cpu"))
-    text = change(bundle.program_text())
-    assert text != bundle.program_text()
-    (out / "program.mlir").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    write_record(out / MANIFEST, bundle.manifest.model_copy(update={"program_sha256": digest}))
-    return conftest.compiled(open_bundle(out))
 
 
 def test_the_untouched_bundle_passes(bundle: Bundle, native: Contender) -> None:
@@ -166,9 +117,6 @@ def stale_block(text: str) -> str:
         lines.append(line)
     assert count == 3 * len(ENTRY_NAMES)
     return "\n".join(lines)
-
-
-ENTRY_NAMES = ("prefill_16", "score_64", "decode_1")
 
 
 def test_a_stale_kv_block(bundle: Bundle, native: Contender, tmp_path: Path) -> None:
