@@ -22,15 +22,19 @@ from .layers.weights import Weight
 from .stored_weights import DENSE_DTYPES, StoredWeight
 from .trace import DTYPES, Kind, entry_function
 
-CHUNK = 128  # rows of a prefill or score call
-
 
 class JaxModel:
     """One sequence over a checkpoint's model. Weights are read once and held in the types that a bundle stores."""
 
-    def __init__(self, checkpoint: Checkpoint, *, context: int, dtype: str = "auto", kv_dtype: str = "f16") -> None:
-        """As `export_checkpoint` takes them."""
-        self.model, self.kv, self.stored = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
+    def __init__(self, checkpoint: Checkpoint, kv: KVCache, dtype: str = "auto") -> None:
+        """kv: the pools and block tables of one sequence. dtype: of weights, as `export_checkpoint` takes it."""
+        context = kv.blocks * kv.block_size
+        self.model, planned_kv, self.stored = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv.dtype)
+        if (kv.layers, kv.width, kv.windows) != (planned_kv.layers, planned_kv.width, planned_kv.windows):
+            raise StrixhloError(
+                f"{checkpoint.source}: has a KV cache of another shape than the bundle; is it the bundle's checkpoint?"
+            )
+        self.kv = kv
         self._weights: dict[str, Weight] = {}
         self._functions: dict[tuple[Kind, int], Callable[..., Any]] = {}
         self.pools = self.empty_pools()
@@ -54,11 +58,11 @@ class JaxModel:
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Append ids; logits after every one, float32 [T, vocabulary]."""
-        return np.concatenate([self._chunk("score", ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)])
+        return np.concatenate([self._chunk("score", piece) for piece in self._pieces(ids)])
 
     def prefill(self, ids: Sequence[int]) -> np.ndarray:
         """Append ids; logits after the last one, float32 [vocabulary]."""
-        return [self._chunk("prefill", ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)][-1][0]
+        return [self._chunk("prefill", piece) for piece in self._pieces(ids)][-1][0]
 
     def decode(self, token: int) -> np.ndarray:
         """Append one token; the logits after it, float32 [vocabulary]."""
@@ -72,13 +76,16 @@ class JaxModel:
         tables = jnp.array(self.kv.own_table(self.kv.blocks * self.kv.block_size), jnp.int32)
         return tables if len(tables) == 1 else tables[:, None]
 
+    def _pieces(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        return [ids[i : i + self.kv.chunk] for i in range(0, len(ids), self.kv.chunk)]
+
     def _chunk(self, kind: Kind, piece: Sequence[int]) -> np.ndarray:
         context = self.kv.blocks * self.kv.block_size
         if not len(piece) or self.length + len(piece) > context:
             raise StrixhloError(f"jax: {self.length} + {len(piece)} tokens; 1 to {context} fit the context")
-        tokens = jnp.array([*piece, *[0] * (CHUNK - len(piece))], jnp.int32)
+        tokens = jnp.array([*piece, *[0] * (self.kv.chunk - len(piece))], jnp.int32)
         where = (tokens, jnp.array([self.length], jnp.int32), jnp.array([len(piece)], jnp.int32), self.table())
-        logits, _, *pools = self._function(kind, CHUNK)(self.weights, *where, *self.pools)
+        logits, _, *pools = self._function(kind, self.kv.chunk)(self.weights, *where, *self.pools)
         self.pools, self.length = tuple(pools), self.length + len(piece)
         return np.asarray(logits if kind == "prefill" else logits[: len(piece)])
 
@@ -101,7 +108,8 @@ def model_of_bundle(checkpoint: Checkpoint, manifest: Manifest, kv_dtype: str | 
 
     @cache
     def model(dtype: str) -> JaxModel:
-        return JaxModel(checkpoint, context=manifest.context, dtype=dtype, kv_dtype=kv_dtype or manifest.kv_cache.dtype)
+        kv = manifest.kv_cache
+        return JaxModel(checkpoint, kv.model_copy(update={"dtype": kv_dtype or kv.dtype}), dtype)
 
     kept = {n.removesuffix(".dense"): p.dtype for n, p in manifest.parameters.items() if n.endswith(".dense")}
     for dtype in ("auto", *DENSE_DTYPES):
