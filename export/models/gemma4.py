@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from ..config_keys import Config
-from ..config_values import count, flag, layer_count, optional, positive, refuse
+from ..config_values import count, flag, layer_count, layer_types, optional, positive, refuse
 from ..layers.cache import Cache
 from ..layers.decoder import Decoder
 from ..layers.linear import embedding, projection, projection_shapes
@@ -131,14 +131,16 @@ def model(config: Config) -> Gemma4:
     )
     config.unused("hidden_act", "num_experts", "top_k_experts", "moe_intermediate_size")  # there are no experts
     hidden, layers = count(config, "hidden_size"), layer_count(config)
-    kinds = list(config.get("layer_types") or [FULL if (i + 1) % 6 == 0 else SLIDING for i in range(layers)])
+    default = [FULL if (i + 1) % 6 == 0 or i == layers - 1 else SLIDING for i in range(layers)]
+    kinds = layer_types(config, layers, default, (SLIDING, FULL))
     norm = Norm(positive(config, "rms_norm_eps", 1e-6))
     attention = attention_layers(config, kinds, hidden, norm)
     act = activation(config, "hidden_activation", "gelu_pytorch_tanh")
     mlp = Mlp(hidden, count(config, "intermediate_size"), act)
     wide = replace(mlp, intermediate=mlp.intermediate * (2 if flag(config, "use_double_wide_mlp", False) else 1))
-    per_layer = config.get("hidden_size_per_layer_input", 256)
-    if per_layer:
+    per_layer = 0
+    if config.get("hidden_size_per_layer_input", 256):
+        per_layer = count(config, "hidden_size_per_layer_input", 256)
         refuse(config, {"vocab_size_per_layer_input": (config.get("vocab_size"), None)})
     return Gemma4(
         hidden,
@@ -151,6 +153,6 @@ def model(config: Config) -> Gemma4:
         logit_softcap=optional(config, "final_logit_softcapping"),
         norms=NORMS,
         places=pool_places(list(attention))[0],
-        per_layer=count({"n": per_layer}, "n") if per_layer else 0,
+        per_layer=per_layer,
         activation=act,
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ...errors import StrixhloError
 from ..config_keys import Config
-from ..config_values import attention_heads, count, flag, layer_types, positive, shown, wrong
+from ..config_values import attention_heads, count, flag, positive, refuse, shown, wrong
 from ..layers.attention import Attention
 from ..layers.cache import Cache
 from ..layers.linear import projection, projection_shapes
@@ -69,7 +69,6 @@ class Gemma4Attention(Attention):
 
 def attention_layers(config: Config, kinds: Sequence[str], hidden: int, norm: Norm) -> tuple[Gemma4Attention, ...]:
     """One a layer, as layer_types, per_layer_config and num_kv_shared_layers say."""
-    kinds = layer_types({"layer_types": list(kinds)}, count(config, "num_hidden_layers"), (), (SLIDING, FULL))
     if kinds[-1] != FULL:
         raise wrong("layer_types", kinds, f"a list whose last layer is {FULL}")
     heads, kv_heads, head_dim = attention_heads({"head_dim": 256} | config, hidden)
@@ -82,17 +81,16 @@ def attention_layers(config: Config, kinds: Sequence[str], hidden: int, norm: No
     full_kv, full_dim = _full_heads(config, kinds, kv_heads)
     if heads % full_kv or full_dim % 2:
         raise wrong("per_layer_config", (full_kv, full_dim), f"key and value heads that divide {heads}, of even size")
-    rotary = config if config.get("rope_scaling") else {**_UNSCALED, **config, "rope_scaling": _PROPORTIONAL}
-    rope = replace(Rope.from_config(rotary, full_dim, 1000000.0), table="rope.global")
+    if "rope_scaling" not in config:
+        config = {"partial_rotary_factor": 0.25} | config | {"rope_scaling": {"rope_type": "proportional"}}
+    elif config.get("rope_scaling") is None:
+        refuse(config, {"partial_rotary_factor": (1.0, None)})
+    rope = replace(Rope.from_config(config, full_dim, 1000000.0), table="rope.global")
     equal = flag(config, "attention_k_eq_v", False)
     full = replace(
         sliding, kv_heads=full_kv, head_dim=full_dim, rope=rope, window=0, values_are_keys=equal,
     )  # fmt: skip
     return _with_sources([sliding if kind == SLIDING else full for kind in kinds], kinds, config)
-
-
-_PROPORTIONAL = {"rope_type": "proportional"}
-_UNSCALED = {"partial_rotary_factor": 0.25}
 
 
 def _full_heads(config: Config, kinds: Sequence[str], kv_heads: int) -> tuple[int, int]:

@@ -76,6 +76,14 @@ def test_gemma4_with_values_that_are_keys(tmp_path: Path) -> None:
         assert distance(ours, native.teacher_forced_logits(IDS)) < 5e-3
 
 
+def test_granite_without_rotary_embedding_is_refused(tmp_path: Path) -> None:
+    model_type, changes, keys = GGUF_CASES["granite"]
+    path = tmp_path / "model.gguf"
+    write_gguf(random_model(model_type, **changes), path, "granite", keys | {"rope.scaling.finetuned": False}, {})
+    with pytest.raises(StrixhloError, match=r"rope\.scaling\.finetuned = false"):
+        open_checkpoint(str(path))
+
+
 def test_windows_of_exaone4(tmp_path: Path) -> None:
     """Against transformers alone: llama.cpp has windows in the model of 64 layers only."""
     kinds = ["sliding_attention"] * 3 + ["full_attention"]

@@ -168,6 +168,8 @@ def test_what_is_left_out_is_what_transformers_takes(kind: str) -> None:
         ("cohere2", {"layer_switch": 7}, "layer_switch"),
         ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "attn_scale": 3.0}}, "attn_scale"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [8, 4]}}, "mrope_section"),
+        ("gemma4_text", {"rope_scaling": None}, "partial_rotary_factor"),
+        ("gemma4_text", {"layer_types": 5}, "layer_types"),
         ("qwen2", {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "ntk"),
     ],
 )
