@@ -33,6 +33,8 @@ class Sampling(_Body):
     dry_sequence_breakers: tuple[str, ...] | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
+    regex: str | None = None
+    grammar: str | None = None
     ignore_eos: bool = False
 
 

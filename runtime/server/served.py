@@ -114,7 +114,7 @@ def sampling_params(
         if value is not None and value != off:
             wanted[name] = value
     for name in KNOWN:
-        if name.startswith(("dry_", "xtc_")) and (value := getattr(body, name)) is not None:
+        if name.startswith(("dry_", "xtc_", "regex", "grammar")) and (value := getattr(body, name)) is not None:
             wanted[name] = value
     if grammar is not None:
         wanted["grammar"] = grammar

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -242,6 +243,19 @@ def test_response_format_holds_the_answer_to_its_schema(client: OpenAI) -> None:
         model=model(client), messages=ASK, max_tokens=64, temperature=0, response_format={"type": "json_object"}
     )
     assert (plain.choices[0].message.content or "").startswith("{")
+
+
+def test_answers_by_a_regular_expression_or_a_grammar(client: OpenAI) -> None:
+    def answer(**extra: str) -> str:
+        options: Any = {"model": model(client), "messages": ASK, "max_tokens": 32, "extra_body": extra}
+        return client.chat.completions.create(**options).choices[0].message.content or ""
+
+    assert re.fullmatch("[0-9]{2}-[a-f]", answer(regex="[0-9]{2}-[a-f]"))
+    assert answer(grammar='start: "yes" | "no"') in ("yes", "no")
+    with pytest.raises(openai.BadRequestError, match="structured output"):
+        answer(regex="(")
+    with pytest.raises(openai.BadRequestError, match="one of json_schema, regex and grammar"):
+        answer(regex="a", grammar='start: "b"')
 
 
 def test_logit_bias_and_penalties_change_the_choice(client: OpenAI) -> None:
