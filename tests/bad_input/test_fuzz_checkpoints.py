@@ -1,6 +1,7 @@
 """Checkpoints with bytes changed, cut, doubled and moved: read as they are, or refused in one line; nothing else.
 
-The seeds are small whole files of each kind. STRIXHLO_FUZZ_EXAMPLES=1000000 makes a long run of it.
+The seeds are small whole files of each kind. STRIXHLO_FUZZ_EXAMPLES=1000000 makes a long run of it. fuzz_corpus.json
+has changes that a long run found, one for each kind of refusal: they are refused in every run.
 """
 
 from __future__ import annotations
@@ -166,6 +167,22 @@ def test_safetensors(write: Callable[[str, bytes], Path], changes: Changes) -> N
     except (SafetensorError, ValueError, KeyError):
         with pytest.raises(StrixhloError):
             read_safetensors(path)
+
+
+CORPUS: dict[str, list[Changes]] = json.loads((Path(__file__).parent / "fuzz_corpus.json").read_text())
+
+
+@pytest.mark.parametrize(("kind", "changes"), [(kind, changes) for kind, cases in CORPUS.items() for changes in cases])
+def test_the_corpus_is_refused(write: Callable[[str, bytes], Path], kind: str, changes: Changes) -> None:
+    seed = GGUF_SEED if kind == "gguf" else SAFETENSORS_SEED
+    path = write(f"model.{kind}", changed(seed, changes))
+    if kind == "safetensors":
+        write("config.json", json.dumps(CONFIG).encode())
+        path = path.parent
+    read_all(path)
+    with pytest.raises(StrixhloError):
+        for tensor in open_checkpoint(str(path)).tensors.values():
+            tensor.read()
 
 
 JSON = st.recursive(

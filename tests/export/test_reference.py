@@ -137,6 +137,25 @@ def test_it_writes_less_than_2_percent(tmp_path: Path) -> None:
     assert bundle.manifest.referenced_bytes > 0.99 * weights
 
 
+@pytest.mark.parametrize("reference", [False, True])
+def test_the_bar_counts_bytes_to_the_end(tmp_path: Path, reference: bool) -> None:
+    """Each stage that says how many bytes it has comes to that many; the archive's header and padding come on top."""
+    big_checkpoint(tmp_path / "checkpoint", 1)
+    stages: list[tuple[int, list[int]]] = []
+    export_checkpoint(
+        open_checkpoint(str(tmp_path / "checkpoint")),
+        tmp_path / "out",
+        context=None,
+        dtype="auto",
+        kv_dtype="f16",
+        progress=Stages(lambda _name, total: stages.append((total, [])), lambda n: stages[-1][1].append(n)),
+        reference=reference,
+    )
+    measured = [(total, sum(done)) for total, done in stages if total]
+    assert len(measured) == 2
+    assert all(total <= done <= total + 8192 for total, done in measured), measured
+
+
 EXPORT = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
