@@ -137,14 +137,15 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
       peak[i] = higher;
       UNROLL for (u32 c = 0; c < DIMS; c++) mixed[i][c] *= kept;
     }
-    const u32 row_or_none = seen ? pool_row : ~0u;
+    // A lane past the end has the last position's row, which is there; the top bit says that no query sees it.
+    const u32 flagged_row = seen ? pool_row : pool_row | 0x80000000u;
     const u32 count = (u32)smaller(end - tile + 1, (i32)WAVE);
-    for (u32 first_j = 0; first_j < count; first_j += TOGETHER) {  // lanes past the count hold no row and weight 0
+    for (u32 first_j = 0; first_j < count; first_j += TOGETHER) {  // lanes past the count weigh 0
       f32 value[TOGETHER][DIMS];
       UNROLL for (u32 j = 0; j < TOGETHER; j++) {
-        const u32 row = broadcast_bits(row_or_none, first_j + j);
-        load<DIMS>(values + (u64)(row == ~0u ? 0 : row) * width + dimension, value[j]);
-        UNROLL for (u32 c = 0; c < DIMS; c++) value[j][c] = row == ~0u ? 0.0f : value[j][c];
+        const u32 row = broadcast_bits(flagged_row, first_j + j);
+        load<DIMS>(values + (u64)(row & 0x7fffffffu) * width + dimension, value[j]);
+        UNROLL for (u32 c = 0; c < DIMS; c++) value[j][c] = row >> 31 ? 0.0f : value[j][c];
       }
       UNROLL for (u32 j = 0; j < TOGETHER; j++) {
         UNROLL for (u32 i = 0; i < QUERIES; i++) {
