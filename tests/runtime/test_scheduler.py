@@ -167,9 +167,9 @@ def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine) -> None:
 
 
 class FakeEngine:
-    """Zero logits at once: what grows is the scheduler's own."""
+    """Zero logits at once: what grows is the scheduler's own. Half of the layers have a window."""
 
-    block_size, blocks, context, vocab_size, windows = 4, 32, 64, 8, (0,)
+    block_size, blocks, context, vocab_size, windows = 4, 40, 64, 8, (0, 8)
 
     def check_prompt(self, tokens: tuple[int, ...]) -> None:
         assert tokens
@@ -207,6 +207,7 @@ def test_no_growth_over_ten_thousand_requests() -> None:
         while scheduler.state() != ([], 0):
             time.sleep(0.001)
         assert scheduler.pool.in_use == 0
-        assert scheduler.pool.cached <= 32
-        assert len(scheduler.pool._texts) <= 32
+        assert scheduler.pool.cached <= 40
+        assert len(scheduler.pool._texts) <= 40
+        assert len(scheduler.pool._owner) <= 40
     assert sizes[1] < sizes[0] * 1.05
