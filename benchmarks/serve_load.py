@@ -42,7 +42,7 @@ from strixhlo.runtime.tokenizer import load_tokenizer
 
 HERE = Path(__file__).parent
 BOOK = HERE.parent / "runtime" / "data" / "war_of_the_worlds.txt"
-PROMPT, GENERATED, THREADS, CONTEXT = 128, 128, 2, 8192
+PROMPT, GENERATED, THREADS, CONTEXT = 128, 128, 2, 512  # tokens, tokens, threads, tokens a client
 STEP = 16  # tokens from one passage to the next
 
 
@@ -69,7 +69,7 @@ def bundle_of(gguf: Path) -> Path:
     except StrixhloError:
         quiet = Stages(lambda _name, _total: None, lambda _bytes: None)
         made = export_checkpoint(
-            open_checkpoint(str(gguf)), out, context=CONTEXT, dtype="auto", kv_dtype="f16", progress=quiet
+            open_checkpoint(str(gguf)), out, context=None, dtype="auto", kv_dtype="f16", progress=quiet
         )
         compile_bundle(made, parse_target("cpu"), activations="int8", keep_intermediates=None, say=lambda _text: None)
     return out
@@ -100,7 +100,14 @@ class Run:
 @contextmanager
 def llama_cpp(gguf: Path, parallel: int) -> Iterator[Contender]:
     """llama.cpp's server."""
-    command = [sys.executable, str(HERE / "llama_cpp_server.py"), str(gguf), str(parallel), str(CONTEXT), str(THREADS)]
+    command = [
+        sys.executable,
+        str(HERE / "llama_cpp_server.py"),
+        str(gguf),
+        str(parallel),
+        str(CONTEXT * parallel),
+        str(THREADS),
+    ]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -201,7 +208,7 @@ def main(rounds: int, clients: str, bundle: Path | None, options: tuple[str, ...
     gguf, counts = smollm2(), [int(n) for n in clients.split(",")]
     path, most = bundle or bundle_of(gguf), max(counts)
     text = load_tokenizer(path).encode(BOOK.read_text())
-    ours = ("--parallel", str(most), "--threads", str(THREADS), *options)
+    ours = ("--parallel", str(most), "--threads", str(THREADS), "--ctx", str(CONTEXT), *options)
     with serving(path, *ours) as server, llama_cpp(gguf, most) as other:
         own = Contender(server.port, server.process.pid)
         rows = measure({"strixhlo": own, "llama.cpp": other}, counts, rounds, text)

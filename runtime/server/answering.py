@@ -28,9 +28,10 @@ class Answering:
     metrics: Metrics
     seconds: float  # for one request
 
-    def run(self, job: Job, n: int, counted: Counted) -> AsyncGenerator[Step, None]:
+    async def run(self, job: Job, n: int, counted: Counted) -> AsyncGenerator[Step, None]:
         """Submit now, so that a full queue is an HTTP error; then the counted steps within the time limit."""
-        counted.handles = submit(job, n)
+        # A grammar takes its time to be read, in which other answers go on.
+        counted.handles = await asyncio.to_thread(submit, job, n) if job.params.constrained else submit(job, n)
         return self._counted(job, counted)
 
     async def _counted(self, job: Job, counted: Counted) -> AsyncGenerator[Step, None]:

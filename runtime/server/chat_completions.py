@@ -71,7 +71,7 @@ async def chat_completions(request: HttpRequest, body: ChatBody, model: ServedMo
     """Answer a conversation."""
     chat = await chat_job(model, body)
     counted = Counted(len(chat.job.prompt))
-    parts = answering.run(chat.job, body.n, counted)
+    parts = await answering.run(chat.job, body.n, counted)
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model.name}
     if not body.stream:
         return await whole(request, _whole(chat, body, parts, head, counted))

@@ -29,7 +29,7 @@ async def completions(request: HttpRequest, body: CompletionBody, model: ServedM
     )
     job = Job(model, tuple(prompt), params, stop_strings(body.stop), body.ignore_eos)
     counted = Counted(len(prompt))
-    parts = answering.run(job, body.n, counted)
+    parts = await answering.run(job, body.n, counted)
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",

@@ -29,7 +29,7 @@ async def responses(request: HttpRequest, body: ResponsesBody, model: ServedMode
         raise ApiError(400, "responses are not stored here: send the whole input", param="previous_response_id")
     chat = await chat_job(model, as_chat(body))
     answer = ResponseAnswer(chat, body, Counted(len(chat.job.prompt)))
-    events = answer.events(answering.run(chat.job, 1, answer.counted))
+    events = answer.events(await answering.run(chat.job, 1, answer.counted))
     return stream(events, named=True) if body.stream else await whole(request, _last(events))
 
 
