@@ -47,6 +47,13 @@ class Counts(click.ParamType):
     type=Native(),
     help="The engine to compare with: llama.cpp, mlx, transformers, jax, or the URL of an OpenAI-compatible server.",
 )
+@click.option(
+    "--top",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 1 << 20),
+    help="Tokens of a position to ask a server for; llama-server gives as many as the vocabulary has.",
+)
 @click.option("--against-target", help="In place of --native: another compiled program of the same bundle.")
 @click.option(
     "--bisect",
@@ -70,6 +77,7 @@ class Counts(click.ParamType):
 def compare(
     bundle: Path,
     native: str | None,
+    top: int,
     against_target: str | None,
     find: bool,
     source: Path | None,
@@ -129,7 +137,7 @@ def compare(
             if native is None:
                 theirs: Contender = open_target(str(against_target), opened, threads)
             else:
-                theirs = open_native(native, source, opened, threads, longest)
+                theirs = open_native(native, source, opened, threads, longest, top)
             try:
                 result = run_comparison(ours, theirs, work, say=say)
             finally:

@@ -28,8 +28,11 @@ class Native(click.ParamType):
         return text
 
 
-def open_native(native: str, source: Path | None, bundle: Bundle, threads: int, longest: int) -> Contender:
-    """The other side, loaded from `source` or from what the bundle was made of. longest: tokens that it must hold."""
+def open_native(
+    native: str, source: Path | None, bundle: Bundle, threads: int, longest: int, top: int = 20
+) -> Contender:
+    """The other side, loaded from `source` or from what the bundle was made of. longest: tokens that it must hold. top:
+    log-probabilities of a position to ask a server for."""
     path = source or Path(bundle.manifest.source)
     if native == "llama.cpp":
         from .runtime.native.llama_cpp import LlamaCpp
@@ -51,7 +54,7 @@ def open_native(native: str, source: Path | None, bundle: Bundle, threads: int, 
         from .runtime.native.openai_server import OpenAIServer
         from .runtime.tokenizer import load_tokenizer
 
-        return OpenAIServer(native, load_tokenizer(bundle.path).id_of_text)
+        return OpenAIServer(native, load_tokenizer(bundle.path).id_of_text, top)
     from .runtime.native.transformers_float32 import Float32Model
 
     return Float32Model(path, n_threads=threads)

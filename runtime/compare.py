@@ -95,6 +95,8 @@ def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Cal
     say(f"logits of {len(work.ids) - 1} tokens")
     ids, targets = list(work.ids[:-1]), work.ids[1:]
     reference = theirs.logits(ids)
+    if isinstance(reference, TopLogprobs) and (whole := reference.dense(ours.engine.vocab_size)) is not None:
+        reference = whole
     formats = ours.engine.program.bundle.manifest.weight_formats
     limits = limits_for(formats, ours.precision, theirs.precision, top=isinstance(reference, TopLogprobs))
     mine_logits = ours.logits(ids)

@@ -19,6 +19,14 @@ class TopLogprobs:
     ids: np.ndarray
     logprobs: np.ndarray
 
+    def dense(self, vocabulary: int) -> np.ndarray | None:
+        """Float64 [T, vocabulary], where every position has every token; None else."""
+        if self.ids.shape[1] != vocabulary or not (np.sort(self.ids, axis=1) == np.arange(vocabulary)).all():
+            return None
+        found = np.empty(self.logprobs.shape)
+        np.put_along_axis(found, self.ids, self.logprobs, axis=1)
+        return found
+
 
 @dataclass(frozen=True)
 class Timing:

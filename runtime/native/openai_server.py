@@ -21,7 +21,8 @@ from .server_logprobs import Row, TextId, chosen_ids, generated_rows, prompt_row
 API_KEY = "STRIXHLO_NATIVE_API_KEY"  # environment: sent as the bearer token
 SECONDS = 600  # for one answer
 MOST_BYTES = 1 << 28  # of one answer
-TOP = (20, 5)  # log-probabilities to ask for: vLLM's limit, then OpenAI's
+TOP = 20  # log-probabilities of a position to ask for
+FEWER = {TOP: 5}  # where that many are refused: vLLM's limit at first, then OpenAI's
 # What servers that know it do; others ignore it, or refuse it and are asked again without.
 EXTENSIONS = {"cache_prompt": False, "return_tokens_as_token_ids": True}
 
@@ -32,11 +33,12 @@ class OpenAIServer:
     name = "server"
     precision: Precision = "reduced"  # not known
 
-    def __init__(self, url: str, id_of: TextId) -> None:
-        """id_of: the id of a token's text, for servers that give texts alone."""
+    def __init__(self, url: str, id_of: TextId, top: int = TOP) -> None:
+        """id_of: the id of a token's text, for servers that give texts alone. top: log-probabilities to ask for;
+        llama-server gives those of the whole vocabulary."""
         address, _, model = url.partition("#")
         self._root = address.rstrip("/").removesuffix("/v1")
-        self._id_of, self._extensions, self._top = id_of, dict(EXTENSIONS), TOP[0]
+        self._id_of, self._extensions, self._top = id_of, dict(EXTENSIONS), top
         self._model = model or self._only_model()
         self.name = f"server {self._model}"
 
@@ -114,8 +116,9 @@ class OpenAIServer:
                 answer = self._ask("/v1/completions", self._body(ids, n, **options))
                 break
             except RefusedRequest as error:
-                if options.get("logprobs") == TOP[0]:
-                    self._top = options["logprobs"] = TOP[1]
+                if options.get("logprobs", 0) >= TOP:
+                    self._top = options["logprobs"] = FEWER.get(options["logprobs"], TOP)
+                    options |= {k: self._top for k in ("prompt_logprobs",) if k in options}
                 elif self._extensions or {"prompt_logprobs", "ignore_eos"} & options.keys():
                     self._extensions = {}
                     options = {k: v for k, v in options.items() if k == "logprobs"}

@@ -16,6 +16,7 @@ import numpy as np
 from .contender import TopLogprobs
 
 IDS = "token_id:"
+SMALLEST = -103.98  # log(2**-150): servers write what a float32 probability cannot hold as the lowest float
 Row = list[tuple[int, float]]  # ids and natural log-probabilities, in any order
 TextId = Callable[[str], int | None]  # the one id of this text; None: none, or several
 
@@ -86,4 +87,4 @@ def _token_id(text: str, id_of: TextId) -> int | None:
 
 def _value(entry: Any) -> float | None:
     value = entry.get("logprob") if isinstance(entry, Mapping) else entry
-    return max(float(value), -1e4) if isinstance(value, int | float) and not math.isnan(value) else None
+    return max(float(value), SMALLEST) if isinstance(value, int | float) and not math.isnan(value) else None

@@ -36,7 +36,11 @@ def generated(body: dict[str, Any]) -> list[int]:
 def llama_server(body: dict[str, Any]) -> dict[str, Any]:
     ids = generated(body)
     content = [
-        {"id": new, "token": "?", "top_logprobs": [{"id": i, "token": "?", "logprob": v} for i, v in best(old, 20)]}
+        {
+            "id": new,
+            "token": "?",
+            "top_logprobs": [{"id": i, "token": "?", "logprob": v} for i, v in best(old, body["logprobs"])],
+        }
         for old, new in pairwise(ids)
     ]
     return {"text": "x", "logprobs": {"content": content}}
@@ -71,10 +75,10 @@ Start = Callable[..., OpenAIServer]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """(what answers, extra prompt tokens) -> a contender before a server of it, which wants the key `secret`."""
+    """(what answers, extra prompt tokens, tokens to ask for) -> a contender before a server that wants a key."""
     servers = []
 
-    def run(choice: Callable[[dict[str, Any]], dict[str, Any]], more: int = 0) -> OpenAIServer:
+    def run(choice: Callable[[dict[str, Any]], dict[str, Any]], more: int = 0, top: int = 20) -> OpenAIServer:
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_: Any) -> None: ...
 
@@ -101,7 +105,7 @@ def start() -> Iterator[Start]:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
-        return OpenAIServer(f"http://127.0.0.1:{server.server_port}/v1", lambda text: int(text[1:]))
+        return OpenAIServer(f"http://127.0.0.1:{server.server_port}/v1", lambda text: int(text[1:]), top)
 
     yield run
     for server in servers:
@@ -128,6 +132,15 @@ def test_the_likeliest_tokens_by_id(
     assert same.mean_kl < 1e-9 and same.relative_error < 1e-9 and same.top_n == n
     other = compare_top(TABLE[::-1][IDS], found.ids, found.logprobs, [1, 4, 1, 5, 9, 2]).summary(V, n)
     assert other.mean_kl > 0.1 and other.top1_agreement < 0.9
+
+
+def test_the_whole_vocabulary_of_llama_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY, "secret")
+    found = start(llama_server, top=V).logits(IDS)
+    whole = found.dense(V)
+    assert whole is not None and np.allclose(whole, TABLE[IDS])
+    assert start(llama_server).logits(IDS).dense(V) is None  # 20 of 40
+    assert start(openai, top=V).logits(IDS).ids.shape == (len(IDS), 5)  # refuses 40, then 20
 
 
 def test_a_server_that_adds_a_token_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
