@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -53,6 +54,8 @@ def failures(numbers: LogitComparison, limits: Limits, what: str) -> list[str]:
         value, most = getattr(numbers, name), getattr(limits, name)
         if not value <= most:
             lines.append(f"{what}: {name.replace('_', ' ')} {value:.3g} is above {most:g}")
-    if numbers.top1_agreement < limits.top1_agreement and numbers.mean_kl > limits.mean_kl / 10:
-        lines.append(f"{what}: top-1 agreement {numbers.top1_agreement:.1%} is below {limits.top1_agreement:.0%}")
+    share = limits.top1_agreement
+    least = share - 2 * math.sqrt(share * (1 - share) / numbers.positions)  # few positions agree less by chance
+    if numbers.top1_agreement < least and numbers.mean_kl > limits.mean_kl / 10:
+        lines.append(f"{what}: top-1 agreement {numbers.top1_agreement:.1%} is below {least:.0%}")
     return lines

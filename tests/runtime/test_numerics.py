@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime import numerics
 from strixhlo.runtime.numerics import compare_logits, first_divergence, log_softmax, top_two_gap
+from strixhlo.runtime.verdict import FOUR_BIT, failures
 
 
 def random_logits(seed: int, positions: int = 13, vocabulary: int = 97) -> np.ndarray:
@@ -103,3 +105,13 @@ def test_top_two_gap() -> None:
     rows = np.array([[1, 5, 3.5], [2, 2, 0]], np.float32)
     assert top_two_gap(rows).tolist() == [1.5, 0.0]
     assert float(top_two_gap(rows[0])) == 1.5
+
+
+def test_few_positions_may_agree_less_by_chance() -> None:
+    rng = np.random.default_rng(0)
+    theirs = rng.normal(size=(100, 50))
+    ours = theirs + rng.normal(size=(100, 50)) * 0.2
+    found = compare_logits(ours, theirs)
+    for positions, bad in ((16, False), (1000, True)):
+        numbers = replace(found, positions=positions, top1_agreement=0.82, mean_kl=0.02, p99_kl=0.1, relative_error=0.1)
+        assert bool(failures(numbers, FOUR_BIT, "scored")) == bad
