@@ -34,17 +34,18 @@ class CompiledOnce:
     def __init__(self) -> None:
         self.folders: dict[str, Path] = {}
 
-    def compile(self, source: Path, out: Path) -> Bundle:
+    def compile(self, source: Path, out: Path, activations: str = "f32") -> Bundle:
         """Export and compile the entries that `hold` calls."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(export, "ENTRIES", ENTRIES)
             bundle = export.export_checkpoint(
                 open_checkpoint(str(source)), out, context=T + DECODED, dtype="auto", kv_dtype="f32", progress=QUIET
             )
-        program, folder = bundle.manifest.program_sha256, bundle.target_dir("cpu")
+        program, folder = bundle.manifest.program_sha256 + activations, bundle.target_dir("cpu")
         if program in self.folders:
             shutil.copytree(self.folders[program], folder)
-        compile_bundle(bundle, parse_target("cpu"), activations="f32", keep_intermediates=None, say=lambda _text: None)
+        quiet = {"keep_intermediates": None, "say": lambda _text: None}
+        compile_bundle(bundle, parse_target("cpu"), activations=activations, **quiet)
         self.folders.setdefault(program, folder)
         return bundle
 

@@ -92,7 +92,7 @@ def _scale(rng: np.random.Generator, case: Case, part: str, shape: tuple[int, ..
     return random_scales(rng, shape, dtype) if part != "global_scale" else np.full(1, 0.00731, np.float32)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def random_weight(case: Case, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Parts of a random [case.rows, k] weight with every code in it, and its values in float64."""
     fmt, n = FORMATS[case.format], case.rows

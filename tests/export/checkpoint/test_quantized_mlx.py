@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import mlx_lm.utils as mlx_lm
 import numpy as np
 import pytest
 from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of, with_tokenizer
-from compiled_checkpoints import CompiledOnce
+from compiled_checkpoints import CompiledOnce, T
 from coverage_table import covers
 from mlx.utils import tree_flatten, tree_map
 
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program
 
 MIXED = {"model.layers.0.mlp.down_proj": {"bits": 6, "group_size": 32}, "model.layers.1.self_attn.v_proj": False}
 MODES = {
@@ -124,3 +127,15 @@ def test_compiled_for_the_cpu(models: dict[bool, Path], tmp_path: Path, compiled
     if case == "mixed":
         formats = {"affine4_g64", "affine6_g32", "mxfp4", "mxfp8", "nvfp4", "f32"}
         assert bundle.manifest.weight_formats.keys() >= formats
+
+
+def test_8_bit_activations_compiled_for_the_cpu(
+    models: dict[bool, Path], tmp_path: Path, compiled_once: CompiledOnce
+) -> None:
+    """The default of `compile`: integer products for affine, mxfp4 and nvfp4, float32 for mxfp8."""
+    quantized(models[True], tmp_path / "mlx", bits=4, group_size=64, overrides=MIXED | MODES)
+    bundle = compiled_once.compile(tmp_path / "mlx", tmp_path / "bundle", "int8")
+    with Program(bundle, "cpu", 2) as program, closing(Engine(program)) as engine:
+        ours = engine.score(np.resize(IDS, T).tolist())
+    exact = logits_of(tmp_path / "mlx", np.resize(IDS, T))
+    assert 1e-4 < distance(ours, exact) < 0.03  # rounded to 8 bits per 32 columns
