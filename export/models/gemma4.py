@@ -139,6 +139,7 @@ def model(config: Config) -> Gemma4:
     mlp = Mlp(hidden, count(config, "intermediate_size"), act)
     wide = replace(mlp, intermediate=mlp.intermediate * (2 if flag(config, "use_double_wide_mlp", False) else 1))
     per_layer = 0
+    config.unused("vocab_size_per_layer_input")  # unless it is read below
     if config.get("hidden_size_per_layer_input", 256):
         per_layer = count(config, "hidden_size_per_layer_input", 256)
         refuse(config, {"vocab_size_per_layer_input": (config.get("vocab_size"), None)})

@@ -159,6 +159,14 @@ RELEASED: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "gemma-4-31B": {
+        "model_type": "gemma4_text", "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256, "global_head_dim": 512,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": True, "enable_moe_block": False,
+        "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "sliding_window": 1024,
+        "use_bidirectional_attention": "vision", "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
+    },
 }  # fmt: skip
 # Layers and width of the KV pools, worked out by hand; billions of parameters of the text model; tied or not.
 EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
@@ -178,6 +186,7 @@ EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
     "internlm3-8b": ((48, 2 * 128), 8.80, False),
     "Ministral-3-3B": ((26, 8 * 128), 3.43, True),
     "gemma-4-E2B": ((12 + 2 * 3, 256), 4.65, True),  # 15 layers of 35 have keys: 12 of 256 and 3 of 512
+    "gemma-4-31B": ((2 * 50 + 10, 4 * 512), 30.7, True),  # 50 layers of 16 x 256, 10 of 4 x 512
 }
 
 
