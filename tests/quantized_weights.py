@@ -36,7 +36,7 @@ class Case:
             return (fmt.group, 1152)  # 36 runs
         if isinstance(fmt, GgufFormat) and fmt.super_group:
             return 256, 768
-        return 32, 96, 480, 576
+        return (96, 576) if isinstance(fmt, FloatFormat) else (32, 96, 480, 576)  # 3 and 18 runs
 
     @property
     def rows(self) -> int:
