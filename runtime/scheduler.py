@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -27,42 +26,15 @@ from ..errors import StrixhloError
 from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .dry import Breakers
-from .kv_cache import GONE, BlockPool, CachedSpan
-from .penalties import adjusted, adjusts
+from .kv_cache import GONE, BlockPool
+from .penalties import adjusted
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
-from .speculation import Candidate, Drafts, Speculation, closed
+from .sequence import Sequence
+from .speculation import Candidate, Speculation, closed
 from .token_bytes import CanonicalBytes
 
 _T = TypeVar("_T")
-
-
-@dataclass(eq=False)
-class Sequence:
-    """One request at work: all ids so far, how many of them the pool holds, and where."""
-
-    handle: Handle
-    seed: int
-    ids: list[int]
-    prompt_length: int
-    constraint: Constraint | None = None
-    blocks: list[list[int]] = field(default_factory=list)  # of each group of layers
-    filled: int = 0
-    registered: int = 0  # full spans that the prefix cache knows
-    chain: CachedSpan | None = None
-    drafts: Drafts | None = None
-
-    @property
-    def decoding(self) -> bool:
-        """Only the last id, which was just generated, is not in the pool."""
-        return len(self.ids) > self.prompt_length and self.filled == len(self.ids) - 1
-
-    @property
-    def argmax(self) -> bool:
-        """Its next token is that of the largest logit as the model gives it, which the device finds itself."""
-        params = self.handle.request.params
-        greedy = params.temperature == 0 or params.top_k == 1
-        return greedy and params.logprobs is None and self.constraint is None and not adjusts(params)
 
 
 class Scheduler:
