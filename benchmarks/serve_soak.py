@@ -121,11 +121,11 @@ async def run(server: ServerProcess, minutes: float, clients: int, seed: int) ->
     """The whole of it -> what was found."""
     rng = random.Random(seed)
     references = [await reference(server.port, rng) for _ in range(8)]
-    began = time.monotonic()
-    soak = Soak(server, Clients(server.port, references, rng), began + minutes * 60)
-    for action in ACTIONS:
-        await soak.act(action)
-    handles = server.handles()
+    soak = Soak(server, Clients(server.port, references, rng), 0)
+    for action in ACTIONS:  # all clients at once, so that memory has been as high as this mix can bring it
+        await asyncio.gather(*(soak.act(action) for _ in range(clients)))
+    handles, began = server.handles(), time.monotonic()
+    soak.until = began + minutes * 60
     await asyncio.gather(soak.watch(), *(soak.client() for _ in range(clients)))
     rest = await soak.at_rest()
     grown = growth(soak.resident, began + minutes * 60 / 4)

@@ -73,6 +73,7 @@ class Gate:
         length = headers.get(b"content-length", b"0")
         too_large = ApiError(413, f"the body is larger than {self._max_body} bytes", code="body_too_large")
         if length.isdigit() and int(length) > self._max_body:
+            await _drain(receive, 4 * self._max_body)
             raise too_large
         body = bytearray()
         try:
@@ -95,7 +96,7 @@ class Gate:
 async def _drain(receive: Receive, most: int) -> None:
     """Read on for a while: a connection closed with unread data is reset, and the client would not see the answer."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             while most > 0:
                 message = await receive()
                 most -= len(message.get("body", b""))
