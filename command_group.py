@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -49,6 +49,7 @@ class Progress(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
+        _discard(sys.stderr)  # Python would try again when it ends, and end with an error of its own
 
 
 def say_dim(line: str) -> None:
@@ -174,8 +175,13 @@ def _ending_signals() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Point standard output and error nowhere: what is still in their buffers could not be written at the end."""
+    _discard(sys.stdout, sys.stderr)
+
+
+def _discard(*streams: TextIO | None) -> None:
+    """Point streams nowhere: what is still in their buffers could not be written at the end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams:
         if stream is not None:
             os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
