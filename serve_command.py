@@ -31,8 +31,20 @@ stderr = Progress()
 @speculation_options
 @click.option("--queue", default=64, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--max-body", default="8M", show_default=True, help="Largest body of a request.")
-@click.option("--request-seconds", default=600.0, show_default=True, help="Time limit of one request.")
-@click.option("--drain-seconds", default=30, show_default=True, help="After SIGTERM, time for requests that run.")
+@click.option(
+    "--request-seconds",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0, 1e9, min_open=True),
+    help="Time limit of one request.",
+)
+@click.option(
+    "--drain-seconds",
+    default=30,
+    show_default=True,
+    type=click.IntRange(0),
+    help="After SIGTERM, time for requests that run.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
 @click.option("--memory-budget", help="Memory that all models together may take, such as 24G.")
 @click.option("--webui", is_flag=True, help="Also serve a chat page at /.")
@@ -72,7 +84,7 @@ def serve(
     if "" in api_key:
         raise StrixhloError("--api-key is empty; leave it out for a server without keys")
     bound = listen(host, port)
-    limit = optional_size(memory_budget)
+    limit, body_limit = optional_size(memory_budget), parse_size(max_body)
     with ExitStack() as stack:
         stack.enter_context(bound)
         models: dict[str, ServedModel] = {}
@@ -109,7 +121,7 @@ def serve(
             models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler)
             programs.append(program)
         hosts = allowed_hosts(host)
-        settings = Settings(api_key, hosts, parse_size(max_body), request_seconds=request_seconds, webui=webui)
+        settings = Settings(api_key, hosts, body_limit, request_seconds=request_seconds, webui=webui)
         address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
         def ready() -> None:

@@ -84,4 +84,4 @@ def _grammar(params: SamplingParams) -> str:
 
 
 def _line(error: object) -> str:
-    return one_line(error)
+    return one_line(str(error).partition("<state>")[0])  # behind it llguidance's own state

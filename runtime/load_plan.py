@@ -26,9 +26,11 @@ def shortage(plan: LoadPlan, parallel: int) -> str:
     if rows >= one * parallel:
         return ""
     whole = rows // one
+    shorter = plan.kv.positions_in(rows // parallel)
+    context = f", --ctx {shorter}" if shorter else ""
     return (
         f"memory for {whole} of {parallel} sequences of {plan.size.context} positions at a time, more only when"
-        f" shorter; --parallel {whole}, --ctx {plan.kv.positions_in(rows // parallel)} or a narrower KV cache fit whole"
+        f" shorter; --parallel {whole}{context} or a narrower KV cache fit whole"
     )
 
 

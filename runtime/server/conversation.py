@@ -17,10 +17,12 @@ from .schemas import ChatBody, Message, NamedTool
 from .served import ServedModel
 
 
-def text_of(content: str | Sequence[Mapping[str, Any]] | None) -> str | None:
-    """A message's content as text; ApiError 400 for images and audio."""
+def text_of(content: Any) -> str | None:
+    """A message's content as text; ApiError 400 for images and audio, and for what is no content."""
     if content is None or isinstance(content, str):
         return content
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        raise ApiError(400, "content must be a text, or a list of parts", param="messages")
     texts = []
     for part in content:
         if part.get("type") not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):

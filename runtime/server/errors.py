@@ -31,7 +31,10 @@ class ApiError(Exception):
 
 def bad_request(error: ValidationError) -> ApiError:
     """The first fault of a body that does not fit its schema."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    # Of a field with alternatives each one complains: what has the right type says more than what has not.
+    same = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
+    first = next((fault for fault in same if not fault["type"].endswith("_type")), faults[0])
     where = ".".join(str(part) for part in first["loc"])
     what = "the body is not valid JSON" if first["type"] == "json_invalid" else "invalid value"
     return ApiError(400, f"{what}{f' at {where}' if where else ''}: {first['msg']}", param=where or None)

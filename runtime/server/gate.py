@@ -59,7 +59,7 @@ class Gate:
         if self._hosts is not None and _name(host) not in self._hosts:
             raise ApiError(403, f"this server does not answer for the host {host!r}", code="host_not_allowed")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and _netloc(origin.decode("latin-1")) != host:
             raise ApiError(403, "requests from other web pages are not allowed", code="origin_not_allowed")
         if self._keys and path not in PUBLIC and not self._opens(headers.get(b"authorization", b"")):
             raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
@@ -102,6 +102,14 @@ async def _drain(receive: Receive, most: int) -> None:
                 most -= len(message.get("body", b""))
                 if not message.get("more_body"):
                     return
+
+
+def _netloc(origin: str) -> str | None:
+    """Its host and port; None of one that is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -49,6 +49,8 @@ def as_chat(body: ResponsesBody) -> ChatBody:
         messages.append(_message(item))
     tools = [{"type": t.get("type"), "function": t} for t in body.tools or ()]
     form = (body.text or {}).get("format") or {}
+    if not isinstance(form, dict):
+        raise ApiError(400, "text.format must be an object", param="text.format")
     if form.get("type") == "json_schema":
         form = {"type": "json_schema", "json_schema": form}
     raw = body.model_dump(exclude={"input", "instructions", "tools", "text", "metadata"}, exclude_none=True)

@@ -95,6 +95,12 @@ def test_every_endpoint_with_curl(served: Any) -> None:
         ("health", b"{}", (), 405),
         ("v1/completions", b"{}", ("-H", "Host: evil.example"), 403),
         ("v1/completions", b"{}", ("-H", "Origin: http://evil.example"), 403),
+        ("v1/completions", b"{}", ("-H", "Origin: http://[evil"), 403),
+        ("v1/completions", b'{"prompt": "x", "stop": ["a", "b", 5]}', (), 400),
+        ("v1/responses", b'{"input": "x", "text": {"format": 5}}', (), 400),
+        ("v1/responses", b'{"input": [{"role": "user", "content": 5}]}', (), 400),
+        ("v1/responses", b'{"input": [{"role": "user", "content": [5]}]}', (), 400),
+        ("v1/responses", b'{"input": [{"type": "function_call_output", "call_id": "x", "output": {}}]}', (), 400),
         ("detokenize", b'{"tokens": [-1]}', (), 400),
     ],
 )
