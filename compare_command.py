@@ -35,7 +35,7 @@ class Counts(click.ParamType):
             numbers = tuple(int(part) for part in str(value).split(",") if part)
         except ValueError:
             numbers = (0,)
-        if any(n < 1 for n in numbers):
+        if not numbers or any(n < 1 for n in numbers):
             self.fail(f"{value!r} is no list of positive numbers such as 128,512", param, ctx)
         return numbers
 
@@ -114,6 +114,8 @@ def compare(
         raise StrixhloError("give either --native, the engine to compare with, or --against-target")
     if html and not html.absolute().parent.is_dir():
         raise StrixhloError(f"--html {html}: no such folder")
+    if html and html.is_dir():
+        raise StrixhloError(f"--html {html}: is a folder; name a file")
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
     try:

@@ -168,3 +168,9 @@ def test_the_command_names_the_target_whose_kernel_is_wrong(bundle: Bundle, monk
 def test_one_side_must_be_named(bundle: Bundle) -> None:
     done = CliRunner().invoke(main, ["compare", str(bundle.path)])
     assert done.exit_code != 0 and "give either --native" in done.output
+
+
+def test_options_that_cannot_be_are_refused_before_anything_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
+    for option, value, words in (("-p", ",", "is no list of positive numbers"), ("--html", tmp_path, "is a folder")):
+        done = CliRunner().invoke(main, ["compare", str(bundle.path), "--native", "jax", option, str(value)])
+        assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output
