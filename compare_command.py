@@ -168,7 +168,7 @@ def compare(
             output.print(line, soft_wrap=True)
         for line in (line for b in found for line in b.lines()):
             output.print(line, soft_wrap=True)
-    if result.failures:
+    if result.failures or any(b.findings for b in found):
         sys.exit(1)
 
 

@@ -17,6 +17,13 @@ def adjusts(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1 or any(penalties)
 
 
+def check_bias(params: SamplingParams, vocabulary: int) -> None:
+    """StrixhloError where logit_bias names a token that is none of the vocabulary's."""
+    for token in params.logit_bias:
+        if token >= vocabulary:
+            raise StrixhloError(f"sampling: logit_bias names token {token}; the vocabulary has {vocabulary}")
+
+
 def adjusted(
     logits: np.ndarray,
     params: SamplingParams,
@@ -48,8 +55,7 @@ def adjusted(
         for token, length in repetitions([*prompt, *generated], breaks).items():
             if length >= params.dry_allowed_length:
                 result[token] -= params.dry_multiplier * params.dry_base ** (length - params.dry_allowed_length)
+    check_bias(params, logits.size)
     for token, bias in params.logit_bias.items():
-        if token >= logits.size:
-            raise StrixhloError(f"sampling: logit_bias names token {token}; the vocabulary has {logits.size}")
         result[token] += bias
     return result

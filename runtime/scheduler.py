@@ -27,7 +27,7 @@ from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .dry import Breakers
 from .kv_cache import GONE, BlockPool
-from .penalties import adjusted
+from .penalties import adjusted, check_bias
 from .requests import Finished, Handle, QueueFull, Request, TokenEvent
 from .sampling import broken_logits, fresh_seed, logprob, sample, step_rng, top_logprobs
 from .sequence import Sequence
@@ -72,6 +72,7 @@ class Scheduler:
     def submit(self, request: Request) -> Handle:
         """Queue a request. Raises QueueFull, and StrixhloError for a prompt that cannot be processed."""
         self._engine.check_prompt(request.token_ids)
+        check_bias(request.params, self._engine.vocab_size)
         handle = Handle(request)
         constraint = None
         if request.params.constrained:
@@ -82,7 +83,8 @@ class Scheduler:
             if self._closed:
                 raise StrixhloError("the server is shutting down")
             self._drop_waiting()
-            if len(self._waiting) >= self._queue_size:
+            idle = max(0, self._parallel - len(self._running) - len(self._paused))  # those do not wait
+            if len(self._waiting) >= self._queue_size + idle:
                 raise QueueFull(f"{self._queue_size} requests wait already; try again later")
             self._waiting.append((handle, constraint))
             self._change.notify()
@@ -218,7 +220,7 @@ class Scheduler:
 
     def _prefill(self, sequence: Sequence) -> None:
         engine = self._engine
-        if not sequence.filled:
+        if not sequence.filled or len(self._running) > 1:
             self._reuse(sequence)
         left = len(sequence.ids) - sequence.filled
         end = sequence.filled + min(left, engine.chunk_rows(left))
@@ -294,15 +296,23 @@ class Scheduler:
             self.speculation.checked(drafts, len(draft), accepted)
 
     def _reuse(self, sequence: Sequence) -> None:
-        """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ."""
+        """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ. Before
+        every chunk, since another sequence may be computing the same prompt, as the choices of one request do."""
         match = self.pool.match(sequence.ids, self._engine.context)
+        first = not sequence.filled
+        if not first and len(match.ids) <= sequence.filled:
+            for found in match.blocks:
+                self.pool.release(found)
+            return
+        for own in sequence.blocks:
+            self.pool.release(own)
         generated = len(sequence.ids) - sequence.prompt_length
         sequence.ids = [*match.ids, *sequence.ids[match.replaced :]]
         sequence.prompt_length = len(sequence.ids) - generated
         sequence.blocks, sequence.chain = [list(own) for own in match.blocks], match.chain
+        self.reused += len(match.ids) - sequence.filled
         sequence.filled, sequence.registered = len(match.ids), len(match.blocks[0])
-        self.reused += len(match.ids)
-        if not generated:  # later it is a preempted sequence that finds its own blocks
+        if first and not generated:  # later it is a preempted sequence that finds its own blocks
             sequence.handle.cached = match.replaced
 
     def _register(self, sequence: Sequence) -> None:

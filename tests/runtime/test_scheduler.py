@@ -18,7 +18,7 @@ from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.program import Program
 from strixhlo.runtime.requests import Finished, Handle, QueueFull, Request, TokenEvent
-from strixhlo.runtime.sampling import SamplingParams
+from strixhlo.runtime.sampling import SamplingParams, sample
 from strixhlo.runtime.scheduler import Scheduler
 
 
@@ -153,16 +153,22 @@ def test_queue_limit_cancel_and_close(engine: BatchEngine) -> None:
         scheduler.submit(Request((1,), SamplingParams()))
 
 
-def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine) -> None:
+def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(logits: np.ndarray, params: SamplingParams, rng: np.random.Generator) -> int:
+        if params.temperature == 0.125:
+            raise StrixhloError("planted")
+        return sample(logits, params, rng)
+
+    monkeypatch.setattr("strixhlo.runtime.scheduler.sample", failing)
     with closing(Scheduler(engine)) as scheduler:
         for ids in ((), (320,), (1,) * 257):
             with pytest.raises(StrixhloError):
                 scheduler.submit(Request(ids, SamplingParams()))
+        with pytest.raises(StrixhloError, match="logit_bias names token 5000; the vocabulary has 320"):
+            scheduler.submit(Request((1, 2), SamplingParams(logit_bias={5000: 1.0})))
         good = scheduler.submit(Request((1, 2), SamplingParams(max_tokens=5)))
-        bad = scheduler.submit(Request((1, 2), SamplingParams(logit_bias={5000: 1.0})))
-        assert list(bad.events())[-1] == Finished(
-            "error", "sampling: logit_bias names token 5000; the vocabulary has 320"
-        )
+        bad = scheduler.submit(Request((1, 2), SamplingParams(temperature=0.125)))
+        assert list(bad.events())[-1] == Finished("error", "planted")
         assert result(good)[1] == "length"
 
 
@@ -211,3 +217,20 @@ def test_no_growth_over_ten_thousand_requests() -> None:
         assert len(scheduler.pool._texts) <= 40
         assert len(scheduler.pool._owner) <= 40
     assert sizes[1] < sizes[0] * 1.05
+
+
+def test_equal_prompts_at_the_same_time_are_computed_once(engine: BatchEngine) -> None:
+    """As the choices of one request come: what one has computed, the others take, chunk by chunk."""
+    ids = prompt(5, 100)
+    with closing(Scheduler(engine, parallel=4)) as scheduler:
+        handles = [scheduler.submit(Request(ids, SamplingParams(max_tokens=3))) for _ in range(4)]
+        streams = [result(h)[0] for h in handles]
+        alone = result(scheduler.submit(Request(ids, SamplingParams(max_tokens=3))))[0]
+        assert scheduler.computed < 2 * len(ids)
+    assert streams == [alone] * 4
+
+
+def test_free_slots_are_not_the_queue(engine: BatchEngine) -> None:
+    with closing(Scheduler(engine, parallel=4, queue_size=1)) as scheduler:
+        handles = [scheduler.submit(Request(prompt(i, 4), SamplingParams(max_tokens=2))) for i in range(4)]
+        assert [len(result(h)[0]) for h in handles] == [2] * 4
