@@ -31,7 +31,7 @@ FROM_ZERO, FROM_ONE = NumberList(0), NumberList(1)
     "--depth", type=FROM_ZERO, default="0", show_default=True, help="Positions that are filled before a test."
 )
 @click.option("-r", "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Timed runs of each test.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option("-o", "--output", type=click.Choice(["md", "json", "csv"]), default="md", show_default=True)
 @click.option(
     "--simulate",

@@ -37,7 +37,7 @@ Alt-Enter, or Esc then Enter, begins a new line; Enter sends."""
 @sampling_options(max_tokens=1024, temperature=0.7, top_p=0.95)
 @speculation_options
 @click.option("--ctx", type=click.IntRange(1), help="Positions of the conversation at most. Default: the bundle's.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 def chat(
     bundle: Path,

@@ -63,7 +63,9 @@ class Counts(click.ParamType):
 )
 @click.option("--source", type=click.Path(path_type=Path), help="Its checkpoint. Default: the source of the export.")
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
-@click.option("--threads", default=2, show_default=True, type=click.IntRange(min=1), help="CPU threads of each engine.")
+@click.option(
+    "--threads", default=2, show_default=True, type=click.IntRange(1, 1024), help="CPU threads of each engine."
+)
 @click.option("--text", type=click.Path(path_type=Path), help="Text to score. Default: a passage that comes along.")
 @click.option("--tokens", default=100, show_default=True, type=click.IntRange(min=18), help="Tokens of it to score.")
 @click.option("--greedy", default=64, show_default=True, type=click.IntRange(min=1), help="Greedy tokens to compare.")

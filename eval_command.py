@@ -16,6 +16,7 @@ from .errors import StrixhloError
 from .progress import spinner
 
 WINDOW = 512  # tokens, as llama-perplexity
+LARGEST_TEXT = 256 << 20  # bytes: it is tokenized as a whole
 
 
 @click.command("eval")
@@ -33,7 +34,7 @@ WINDOW = 512  # tokens, as llama-perplexity
 @click.option("--task-path", type=click.Path(path_type=Path), help="Folder of task files, in place of the harness's.")
 @click.option("--num-fewshot", type=click.IntRange(0), help="Examples before each question. Default: the task's.")
 @click.option("--limit", type=click.IntRange(1), help="Questions of each task at most.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def eval_(
     bundle: Path,
@@ -78,6 +79,8 @@ def _perplexity(
     from .runtime.tokenizer import load_tokenizer
 
     try:
+        if not text.is_file() or text.stat().st_size > LARGEST_TEXT:
+            raise StrixhloError(f"{text}: not a file of at most {LARGEST_TEXT >> 20} MiB; give a UTF-8 text")
         content = text.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise StrixhloError(f"{text}: is not UTF-8 text (byte {error.start}); convert it first") from None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @sampling_options(max_tokens=128, temperature=0.0, top_p=1.0)
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
 @speculation_options
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option("--token-ids", is_flag=True, help="Print token ids in place of text.")
 @click.option(
     "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."

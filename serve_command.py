@@ -45,7 +45,7 @@ stderr = Progress()
     type=click.IntRange(0),
     help="After SIGTERM, time for requests that run.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: one per core.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option("--memory-budget", help="Memory that all models together may take, such as 24G.")
 @click.option("--webui", is_flag=True, help="Also serve a chat page at /.")
 def serve(
