@@ -207,10 +207,11 @@ def require_fit_together(budgets: Sequence[Budget]) -> None:
     """StrixhloError when programs of one device, each of which fits, do not fit beside each other."""
     amount, needed = budgets[0].amount, sum(budget.needed for budget in budgets)
     if amount is not None and needed > amount:
-        parts = ", ".join(size(budget.needed) for budget in budgets)
+        parts = "; ".join(f"{size(budget.needed)}: {item_line(budget)}" for budget in budgets)
         raise StrixhloError(
             f"{len(budgets)} models need {size(needed)} together ({parts}) where {budgets[0].source} leaves"
-            f" {size(amount)}; serve fewer of them, or with a smaller --ctx"
+            f" {size(amount)}; serve fewer of them, or with a smaller --ctx or --parallel, or a KV cache in a narrower"
+            f" type; --memory-budget overrides this"
         )
 
 
