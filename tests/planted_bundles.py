@@ -13,8 +13,8 @@ import pytest
 
 from strixhlo.bisection.bisect import Bisection, bisect
 from strixhlo.bundle import MANIFEST, Bundle, open_bundle, write_record
+from strixhlo.export import export
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
-from strixhlo.export.export import ENTRIES
 from strixhlo.runtime.compare import Comparison, Workload, compare
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.native.compiled import CompiledBundle
@@ -29,9 +29,8 @@ WORK = Workload(IDS, IDS[:8], 4, (16,), (2,), 1)
 def small_bundle(source: Path, out: Path) -> Bundle:
     """Exported with 64 positions and compiled in float32; as few and as small entries as will do, to compile fast."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in ENTRIES if n not in ENTRY_NAMES]:
-            patch.delitem(ENTRIES, name)
-        patch.setitem(ENTRIES, "score_64", ("score", 64))
+        few = {name: entry for name, entry in export.ENTRIES.items() if name in ENTRY_NAMES}
+        patch.setattr(export, "ENTRIES", few | {"score_64": ("score", 64)})
         exported = conftest.exported(source, out, 64, "f32")
     return conftest.compiled(exported)
 

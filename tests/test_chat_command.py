@@ -34,7 +34,8 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
         environment |= {"XDG_STATE_HOME": str(folder / "state"), "PROMPT_TOOLKIT_NO_CPR": "1"}
         environment.pop("NO_COLOR", None)
-        code = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        code = "import fcntl, runpy, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        code += " signal.signal(signal.SIGINT, signal.default_int_handler);"  # a background job would ignore it
         code += " runpy.run_module('strixhlo.cli', run_name='__main__', alter_sys=True)"  # so that Ctrl-C is a signal
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "chat", *options],

@@ -3,6 +3,7 @@
 `<layer>.mlp.experts.gate_proj.weight` [E * N, K] holds expert e's row n at row e * N + n. Checkpoints have one tensor
 an expert (`experts.0.gate_proj.weight`), stacks with a dimension of experts (MLX: `switch_mlp`), or a stack in which
 each expert's gate rows come before its up rows (transformers 5: `experts.gate_up_proj`; Granite: `input_linear`).
+gpt-oss's quantized gate and up, row by row in turn, stay as they are: no family reads them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         one, stack = _ONE.fullmatch(name), _STACK.fullmatch(name)
         if one:
             experts.setdefault(f"{one[1]}.{one[3]}", {})[int(one[2])] = tensor
-        elif stack and len(tensor.shape) == 3:
+        elif stack and len(tensor.shape) == 3 and not (stack[2] == "gate_up_proj" and tensor.format in FORMATS):
             for flat in _flat(tensor, f"{stack[1]}experts.", stack[2]):
                 stacked[flat.name] = flat
         else:
@@ -68,8 +69,8 @@ def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
     if leaf != "gate_up_proj":
         read = _reshaped(tensor.read)
         return [replace(tensor, name=f"{prefix}{leaf}.weight", shape=(experts * n, k), read=read)]
-    if tensor.format in FORMATS or n % 2:
-        raise StrixhloError(f"{tensor.name}: gate and up in one {tensor.format} tensor of {n} rows are not supported")
+    if n % 2:
+        raise StrixhloError(f"{tensor.name}: gate and up in one tensor of {n} rows; download the model again")
 
     def half(part: int) -> Callable[[], dict[str, np.ndarray]]:
         def read() -> dict[str, np.ndarray]:
