@@ -79,7 +79,7 @@ def _perplexity(
     from .runtime.tokenizer import load_tokenizer
 
     try:
-        if not text.is_file() or text.stat().st_size > LARGEST_TEXT:
+        if text.is_char_device() or text.is_fifo() or text.stat().st_size > LARGEST_TEXT:
             raise StrixhloError(f"{text}: not a file of at most {LARGEST_TEXT >> 20} MiB; give a UTF-8 text")
         content = text.read_text("utf-8")
     except UnicodeDecodeError as error:
