@@ -53,8 +53,10 @@ def assert_matmul(y: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
     """Within the rounding of a float32 sum, whatever its order; of more than 8 rows, x has 16 bits (matrix_gemm.h)."""
     x64, w64 = x.astype(np.float64), weight.astype(np.float64)
     bound = np.abs(x64) @ np.abs(w64).T * (2e-6 if len(x) <= 8 else 6e-6) + 1e-30
-    error = np.abs(y - x64 @ w64.T)
+    exact = x64 @ w64.T
+    error = np.abs(y - exact)
     assert np.isfinite(y).all()
+    assert np.linalg.norm(error) <= 1e-5 * np.linalg.norm(exact)
     assert (error <= bound).all(), f"worst error {np.max(error / bound):.2f} times the bound"
 
 
