@@ -5,11 +5,13 @@ Interrupted commands unwind, so that nothing half-written stays, and exit with 1
 
 from __future__ import annotations
 
+import _thread
 import os
 import platform
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
@@ -167,11 +169,29 @@ def _ending_signals() -> Iterator[None]:
     ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, end)
+    hook = sys.unraisablehook
+    sys.unraisablehook = _again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _again(swallowed: sys.UnraisableHookArgs) -> None:
+    """A signal inside a callback whose exceptions Python drops (JAX has one of the collector) comes once more."""
+    error = swallowed.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number = int(signal.SIGINT)
+    elif isinstance(error, Ended):
+        number = error.code - 128
+    else:
+        sys.__unraisablehook__(swallowed)
+        return
+    timer = threading.Timer(0.01, _thread.interrupt_main, (number,))  # by then the callback has returned
+    timer.daemon = True
+    timer.start()
 
 
 def _discard_output() -> None:

@@ -158,6 +158,36 @@ def test_start_is_interrupted(tiny: Bundle, module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "strixhlo: interrupted\n")
 
 
+# A signal while a callback runs whose exceptions Python drops: of a weak reference, of the collector (JAX has one).
+DROPPED_EXCEPTION = """
+import importlib.abc, os, signal, sys, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Referent: pass
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "strixhlo.export.export":
+            referent = Referent()
+            reference = weakref.ref(referent, lambda _: os.kill(os.getpid(), number))
+            del referent
+sys.meta_path.insert(0, Finder())
+from strixhlo.__main__ import main
+number = int(sys.argv[1])
+sys.argv[:] = ["strixhlo", *sys.argv[2:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code", "line"), SIGNALS)
+def test_a_signal_in_a_callback_that_drops_exceptions(
+    checkpoint: Path, tmp_path: Path, number: int, code: int, line: str
+) -> None:
+    command = [sys.executable, "-c", DROPPED_EXCEPTION, str(int(number)), "export", str(checkpoint)]
+    command += ["-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code and done.stderr.splitlines()[-1] == f"strixhlo: {line}"
+    assert "Traceback" not in done.stderr and names(tmp_path) == []
+
+
 # ------------------------------------------------------------------------------------------------------------ kill -9
 
 # Imports everything once, then forks: a child runs the command and is killed so many seconds after a file is there.
