@@ -47,6 +47,13 @@ DEVICE void barrier() {
 DEVICE u32 shuffle_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)value); }
 // The lane must be the same in the whole wave.
 DEVICE u32 broadcast_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_readlane((i32)value, (i32)lane); }
+// What the first of each LANES (1, 2 or 4) neighbouring lanes has. It must be active.
+template <u32 LANES>
+DEVICE u32 bits_of_first(u32 value) {
+  constexpr i32 quad = LANES == 4 ? 0 : LANES == 2 ? 0xa0 : 0xe4;  // two bits a lane: whose it takes
+  return (u32)__builtin_amdgcn_mov_dpp((i32)value, quad, 15, 15, true);
+}
+inline constexpr bool FIRST_LANE_ASKS = true;
 DEVICE f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
 // No instruction is moved across: it keeps the compiler from loading everything first, and running out of registers.
 DEVICE void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
@@ -92,6 +99,21 @@ DEVICE f32 float_of_bits(u32 bits) { return after_magic(bits | MAGIC, 1.0f, 0); 
 #else
 #include "host.h"
 #endif
+
+#if !defined(__AMDGCN__)
+// Lanes that ask for one address are one request here: each asks for itself.
+template <u32>
+DEVICE u32 bits_of_first(u32 value) { return value; }
+inline constexpr bool FIRST_LANE_ASKS = false;
+#endif
+template <u32 LANES, class T>
+DEVICE T of_first(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return __builtin_bit_cast(T, (u16)bits_of_first<LANES>(__builtin_bit_cast(u16, value)));
+  } else {
+    return __builtin_bit_cast(T, bits_of_first<LANES>(__builtin_bit_cast(u32, value)));
+  }
+}
 
 DEVICE u32 lane_id() { return thread_id() % WAVE; }
 DEVICE u32 wave_id() { return broadcast_bits(thread_id() / WAVE, 0); }  // the compiler now knows that it is uniform

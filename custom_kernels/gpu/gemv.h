@@ -8,12 +8,16 @@
 
 #include "weights.h"
 
-inline constexpr u32 GEMV_THREADS = 256, GEMV_WAVES = GEMV_THREADS / WAVE;
 #if defined(__NVPTX__)
+inline constexpr u32 GEMV_THREADS = 256;
+inline constexpr u32 MOST_AHEAD = 8;
 inline constexpr u32 STAGED = 8192;  // floats of x in local memory: 32 runs of 8 rows, one for each lane
 #else
+inline constexpr u32 GEMV_THREADS = 512;  // a workgroup asks for x once: the larger it is, the less is asked for
+inline constexpr u32 MOST_AHEAD = 4;  // rows of x beside which another run fits into registers; other waves hide the rest
 inline constexpr u32 STAGED = 4096;  // more would leave fewer waves, for which clang then spends more registers
 #endif
+inline constexpr u32 GEMV_WAVES = GEMV_THREADS / WAVE;
 
 struct Stage {
   LOCAL_ARRAY static inline f32x4 x[STAGED / 4 + STAGED / 32];
@@ -59,6 +63,7 @@ DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
   using Run = typename W::Run;
   constexpr u32 STRIDE = STAGED / M / 4, PER_RUN = W::RUN / 4;  // in float4
   constexpr u32 RUNS_OF_STAGE = STRIDE / PER_RUN;
+  constexpr bool AHEAD = M <= MOST_AHEAD;
   const u32 runs = k / W::RUN;
   const u32 part = lane_id() % lanes, rows_of_workgroup = GEMV_WAVES * (WAVE / lanes) * R;
   const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
@@ -67,11 +72,12 @@ DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
   bool there = false;  // all of x is in local memory
   for (u32 block = workgroup_id(); block * rows_of_workgroup < n; block += workgroups) {
     const u32 first = block * rows_of_workgroup + (wave_id() * (WAVE / lanes) + lane_id() / lanes) * R;
-    u32 rows[R];  // rows past the end repeat the last one, and are not stored
+    const u32 end = first < n ? runs : 0;  // of this lane: it asks for no run that it does not use
+    u32 rows[R];  // a row past the end repeats the last one, and is not stored
     UNROLL for (u32 r = 0; r < R; r++) rows[r] = smaller(first + r, n - 1);
     f32 sum[M][R] = {};
-    Run next[R];
-    UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], smaller(part, runs - 1));
+    typename W::Stored next[R];
+    if (AHEAD && part < end) ask_for_runs(weight, rows, part, next);
     u32 run = part;
     for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
       const u32 count = smaller(RUNS_OF_STAGE, runs - start);
@@ -85,10 +91,11 @@ DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
         barrier();
         there = count == runs;
       }
-      for (; run < start + count; run += lanes) {
+      for (; run < smaller(start + count, end); run += lanes) {
+        if (!AHEAD) ask_for_runs(weight, rows, run, next);
         Run now[R];
-        UNROLL for (u32 r = 0; r < R; r++) now[r] = next[r];
-        UNROLL for (u32 r = 0; r < R; r++) next[r] = weight.load(rows[r], smaller(run + lanes, runs - 1));
+        UNROLL for (u32 r = 0; r < R; r++) now[r] = run_of<W>(next[r]);
+        if (AHEAD && run + lanes < end) ask_for_runs(weight, rows, run + lanes, next);
         add_run<M, R, W>(now, run - start, STRIDE, sum);
       }
     }

@@ -3,7 +3,7 @@
 
 namespace {
 
-constexpr u32 MOST_THREADS = 256, STACK = 64 * 1024, MOST_ARGUMENTS = 32;
+constexpr u32 MOST_THREADS = 512, STACK = 64 * 1024, MOST_ARGUMENTS = 32;
 
 enum class State : u8 { ready, waits_for_wave, waits_for_workgroup, done };
 

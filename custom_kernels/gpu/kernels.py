@@ -48,7 +48,7 @@ def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
 
 
 def threads(symbol: str) -> int:
-    """Of a workgroup of the kernel."""
+    """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
 

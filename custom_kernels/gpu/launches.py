@@ -14,7 +14,6 @@ from ..ops.launch import DYNAMIC, Dimension, Launch, Output
 from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
-GEMV_WAVES = 8
 GEMM_TILE_N, MATRIX_TILE_N = 64, {16: 32, 64: 128}  # columns of y of a workgroup; the latter by its rows
 APPEND_THREADS = 256
 ARGMAX_THREADS = 256
@@ -31,12 +30,13 @@ def _ceil_div(a: int, b: int) -> int:
 class Chip:
     """What a GPU's launches are shaped by."""
 
+    gemv_waves: int  # of a workgroup: GEMV_WAVES of gemv.h
     gemv_wanted: int  # workgroups of a gemv that keep it busy
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
 
 
-GFX1151 = Chip(gemv_wanted=80, gemv_most=80)  # two workgroups of eight waves for each of 40 CUs
-H200 = Chip(gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
+GFX1151 = Chip(gemv_waves=16, gemv_wanted=40, gemv_most=40)  # two workgroups for each of 20 pairs of CUs
+H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
 
 
 def gemv_geometry(n: int, chip: Chip) -> tuple[int, int]:
@@ -45,9 +45,9 @@ def gemv_geometry(n: int, chip: Chip) -> tuple[int, int]:
     It depends on the weight alone, so that every number of rows of x is summed in the same order.
     """
     lanes = 4
-    while lanes < WAVE and _ceil_div(n, GEMV_WAVES * (WAVE // lanes) * GEMV_WEIGHT_ROWS) < chip.gemv_wanted:
+    while lanes < WAVE and _ceil_div(n, chip.gemv_waves * (WAVE // lanes) * GEMV_WEIGHT_ROWS) < chip.gemv_wanted:
         lanes *= 2
-    blocks = _ceil_div(n, GEMV_WAVES * (WAVE // lanes) * GEMV_WEIGHT_ROWS)
+    blocks = _ceil_div(n, chip.gemv_waves * (WAVE // lanes) * GEMV_WEIGHT_ROWS)
     return lanes, _ceil_div(blocks, _ceil_div(blocks, chip.gemv_most))
 
 
@@ -57,7 +57,7 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Ch
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(n, chip)
         symbol = f"strixhlo_gemv_{name}_m{rows}"
-        return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, threads(symbol)),)
+        return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
     rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
     symbol = f"strixhlo_gemm_{name}_m{rows}"
     workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])

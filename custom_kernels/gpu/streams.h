@@ -86,7 +86,7 @@ DEVICE f32 float_of_e4m3(u32 byte) { return (byte & 127u) == 127u ? quiet_nan() 
 // code * scale + bias, a scale and a bias for each GROUP (32, 64, 128) columns.
 template <u32 BITS, u32 GROUP, class S, class B>
 struct Affine {
-  static constexpr u32 RUN = 32, GROUPS = 1;
+  static constexpr u32 RUN = 32, GROUPS = 1, SHARERS = GROUP / 32;
   static constexpr bool SCALED = true, MINIMUM = true;
   static constexpr f32 UNIT = 1.0f;
   static constexpr u32 place(u32 i) { return i; }
@@ -99,21 +99,38 @@ struct Affine {
   u32 runs = 0;
   constexpr explicit Affine(Parts p) : parts(p) {}
 
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  struct Stored {
+    u32 words[BITS];
+    S scale;
+    B minimum;
+  };
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
+    load_words<BITS>(parts.codes, (u64)row * runs + column_run, s.words);
+  }
+  MEMBER void ask_shared(Stored& s, u32 row, u32 column_run) const {
+    const u64 group = (u64)row * (runs / SHARERS) + column_run / SHARERS;
+    s.scale = ((const GLOBAL S*)parts.scale)[group];
+    s.minimum = ((const GLOBAL B*)parts.minimum)[group];
+  }
+  DEVICE void share(Stored& s) {
+    s.scale = of_first<SHARERS>(s.scale);
+    s.minimum = of_first<SHARERS>(s.minimum);
+  }
+  DEVICE Run run(const Stored& s) {
     Run r;
-    load_words<BITS>(parts.codes, (u64)row * runs + column_run, r.words);
-    const u64 group = (u64)row * (runs / (GROUP / 32)) + column_run / (GROUP / 32);
-    r.scale[0] = widen(((const GLOBAL S*)parts.scale)[group]);
-    r.minimum[0] = widen(((const GLOBAL B*)parts.minimum)[group]);
+    UNROLL for (u32 i = 0; i < BITS; i++) r.words[i] = s.words[i];
+    r.scale[0] = widen(s.scale);
+    r.minimum[0] = widen(s.minimum);
     return r;
   }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
   DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) { four_codes<BITS>(r.words, i, 0, w); }
 };
 
 // GGUF's K-quants of 2 and 3 bits: int8 scales (and minima) per 16 columns times float16 per 256.
 template <u32 BITS, u32 ZERO, bool HAS_MINIMUM>
 struct SmallK {
-  static constexpr u32 RUN = 32, GROUPS = 2;
+  static constexpr u32 RUN = 32, GROUPS = 2, SHARERS = 4;
   static constexpr bool SCALED = true, MINIMUM = HAS_MINIMUM;
   static constexpr f32 UNIT = 1.0f;
   static constexpr u32 place(u32 i) { return i; }
@@ -126,25 +143,45 @@ struct SmallK {
   u32 runs = 0;
   constexpr explicit SmallK(Parts p) : parts(p) {}
 
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  struct Stored {
+    u32 words[BITS];
+    i8 scale[2], minimum[2];
+    f16 super_scale, super_minimum;
+  };
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
     const u64 run = (u64)row * runs + column_run;
-    Run r;
-    load_words<BITS>(parts.codes, run, r.words);
+    load_words<BITS>(parts.codes, run, s.words);
     UNROLL for (u32 i = 0; i < 2; i++) {
-      r.scale[i] = (f32)((const GLOBAL i8*)parts.scale)[2 * run + i] * (f32)parts.super_scale[run / 8];
-      if constexpr (MINIMUM) {
-        r.minimum[i] = (f32)((const GLOBAL i8*)parts.minimum)[2 * run + i] * (f32)parts.super_minimum[run / 8];
-      }
+      s.scale[i] = ((const GLOBAL i8*)parts.scale)[2 * run + i];
+      if constexpr (MINIMUM) s.minimum[i] = ((const GLOBAL i8*)parts.minimum)[2 * run + i];
+    }
+  }
+  MEMBER void ask_shared(Stored& s, u32 row, u32 column_run) const {
+    const u64 block = ((u64)row * runs + column_run) / 8;
+    s.super_scale = parts.super_scale[block];
+    if constexpr (MINIMUM) s.super_minimum = parts.super_minimum[block];
+  }
+  DEVICE void share(Stored& s) {
+    s.super_scale = of_first<SHARERS>(s.super_scale);
+    if constexpr (MINIMUM) s.super_minimum = of_first<SHARERS>(s.super_minimum);
+  }
+  DEVICE Run run(const Stored& s) {
+    Run r;
+    UNROLL for (u32 i = 0; i < BITS; i++) r.words[i] = s.words[i];
+    UNROLL for (u32 i = 0; i < 2; i++) {
+      r.scale[i] = (f32)s.scale[i] * (f32)s.super_scale;
+      if constexpr (MINIMUM) r.minimum[i] = (f32)s.minimum[i] * (f32)s.super_minimum;
     }
     return r;
   }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
   DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) { four_codes<BITS>(r.words, i, ZERO, w); }
 };
 
 // E2M1 with E8M0 scales per 32 columns, or E4M3 per 16 times `global_scale`.
 template <bool NVIDIA>
 struct Fp4 {
-  static constexpr u32 RUN = 32, GROUPS = NVIDIA ? 2 : 1;
+  static constexpr u32 RUN = 32, GROUPS = NVIDIA ? 2 : 1, SHARERS = 1;
   static constexpr bool SCALED = true, MINIMUM = false;
   static constexpr f32 UNIT = 16384.0f;
   static constexpr u32 place(u32 i) { return i; }
@@ -157,18 +194,29 @@ struct Fp4 {
   u32 runs = 0;
   constexpr explicit Fp4(Parts p) : parts(p) {}
 
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  struct Stored {
+    u32 words[4];
+    u8 scale[GROUPS];
+    f32 global_scale;
+  };
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
     const u64 run = (u64)row * runs + column_run;
+    load_words<4>(parts.codes, run, s.words);
+    UNROLL for (u32 i = 0; i < GROUPS; i++) s.scale[i] = ((const GLOBAL u8*)parts.scale)[GROUPS * run + i];
+    if constexpr (NVIDIA) s.global_scale = *parts.global_scale;
+  }
+  MEMBER void ask_shared(Stored&, u32, u32) const {}
+  DEVICE Run run(const Stored& s) {
     Run r;
-    load_words<4>(parts.codes, run, r.words);
-    const GLOBAL u8* scale = (const GLOBAL u8*)parts.scale;
+    UNROLL for (u32 i = 0; i < 4; i++) r.words[i] = s.words[i];
     if constexpr (NVIDIA) {
-      UNROLL for (u32 i = 0; i < 2; i++) r.scale[i] = float_of_e4m3(scale[2 * run + i]) * *parts.global_scale;
+      UNROLL for (u32 i = 0; i < 2; i++) r.scale[i] = float_of_e4m3(s.scale[i]) * s.global_scale;
     } else {
-      r.scale[0] = float_of_e8m0(scale[run]);
+      r.scale[0] = float_of_e8m0(s.scale[0]);
     }
     return r;
   }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
   DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) {
     const u32 word = r.words[i / 2];
     UNROLL for (u32 c = 0; c < 4; c++) {  // codes c and c + 4 of the word; the compiler makes each pair once
@@ -184,7 +232,7 @@ enum Scaling { BLOCKS_OF_32, TENSOR, CHANNEL, BLOCKS_OF_128 };  // E8M0, then th
 // E4M3. A code that is NaN makes its whole run NaN, since every product with the row is NaN anyway.
 template <Scaling SCALING>
 struct Fp8 {
-  static constexpr u32 RUN = 32, GROUPS = 1;
+  static constexpr u32 RUN = 32, GROUPS = 1, SHARERS = SCALING == CHANNEL || SCALING == BLOCKS_OF_128 ? 4 : 1;
   static constexpr bool SCALED = true, MINIMUM = false;
   static constexpr f32 UNIT = 256.0f;
   static constexpr u32 place(u32 i) { return i; }
@@ -197,22 +245,40 @@ struct Fp8 {
   u32 runs = 0;
   constexpr explicit Fp8(Parts p) : parts(p) {}
 
-  __attribute__((always_inline)) f32 scale_of(u32 row, u32 column_run) const {
-    if constexpr (SCALING == BLOCKS_OF_32) {
-      return float_of_e8m0(((const GLOBAL u8*)parts.scale)[(u64)row * runs + column_run]);
-    }
-    const GLOBAL f32* scale = (const GLOBAL f32*)parts.scale;
+  using Scale = If<SCALING == BLOCKS_OF_32, u8, f32>;
+  struct Stored {
+    u32 words[8];
+    Scale scale;
+  };
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
+    load_words<8>(parts.codes, (u64)row * runs + column_run, s.words);
+    if constexpr (SHARERS == 1) s.scale = scale_of(row, column_run);
+  }
+  MEMBER void ask_shared(Stored& s, u32 row, u32 column_run) const {
+    if constexpr (SHARERS > 1) s.scale = scale_of(row, column_run);
+  }
+  DEVICE void share(Stored& s) { s.scale = of_first<SHARERS>(s.scale); }
+  MEMBER Scale scale_of(u32 row, u32 column_run) const {
+    const GLOBAL Scale* scale = (const GLOBAL Scale*)parts.scale;
+    if constexpr (SCALING == BLOCKS_OF_32) return scale[(u64)row * runs + column_run];
     if constexpr (SCALING == BLOCKS_OF_128) return scale[row / 128 * ceil_div(runs, 4) + column_run / 4];
     return scale[SCALING == CHANNEL ? row : 0];
   }
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  DEVICE Run run(const Stored& s) {
     Run r;
-    load_words<8>(parts.codes, (u64)row * runs + column_run, r.words);
     u32 nan = 0;
-    UNROLL for (u32 j = 0; j < 8; j++) nan |= nan_of_e4m3(r.words[j]);
-    r.scale[0] = nan ? quiet_nan() : scale_of(row, column_run);
+    UNROLL for (u32 j = 0; j < 8; j++) {
+      r.words[j] = s.words[j];
+      nan |= nan_of_e4m3(s.words[j]);
+    }
+    if constexpr (SCALING == BLOCKS_OF_32) {
+      r.scale[0] = nan ? quiet_nan() : float_of_e8m0(s.scale);
+    } else {
+      r.scale[0] = nan ? quiet_nan() : s.scale;
+    }
     return r;
   }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
   DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) {
     const u32 word = r.words[i], even = fields_of_e4m3(word), odd = fields_of_e4m3(word >> 8);
     UNROLL for (u32 c = 0; c < 4; c++) w[c] = half_of(c % 2 ? odd : even, c / 2);

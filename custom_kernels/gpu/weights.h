@@ -2,9 +2,24 @@
 // A format loads one run of a weight row into registers (`load`), then gives its codes four at a time (`codes`): part i is
 // what float4 number `place(i)` of the run in x is multiplied by, and belongs to group `group(i)` of the run. A weight is
 // code * UNIT * scale[group] + minimum[group], without what the format has not (SCALED, MINIMUM).
+// `load` in steps, so that nothing waits for what was asked for too early: `ask` for what the run alone has, `ask_shared`
+// for what SHARERS neighbouring runs have in common, and, when it is there, `Run(Stored)`.
 #pragma once
 
 #include "device.h"
+
+#define MEMBER __attribute__((always_inline))
+
+template <bool CONDITION, class A, class B>
+struct IfElse {
+  using Type = A;
+};
+template <class A, class B>
+struct IfElse<false, A, B> {
+  using Type = B;
+};
+template <bool CONDITION, class A, class B>
+using If = IfElse<CONDITION, A, B>::Type;
 
 struct Parts {
   const GLOBAL u32* codes = nullptr;
@@ -35,8 +50,33 @@ DEVICE void decode(const typename W::Run& run, u32 i, f32 (&w)[4]) {
   }
 }
 
+template <class W>
+DEVICE typename W::Run load_run(const W& weight, u32 row, u32 column_run) {
+  typename W::Stored stored;
+  weight.ask(stored, row, column_run);
+  weight.ask_shared(stored, row, column_run);
+  return W::run(stored);
+}
+
+// Run `run` of each of R rows, where neighbouring lanes ask for neighbouring runs. On AMD's GPUs the first of SHARERS
+// lanes asks for them all.
+template <u32 R, class W>
+DEVICE void ask_for_runs(const W& weight, const u32 (&rows)[R], u32 run, typename W::Stored (&stored)[R]) {
+  UNROLL for (u32 r = 0; r < R; r++) weight.ask(stored[r], rows[r], run);
+  if (!FIRST_LANE_ASKS || lane_id() % W::SHARERS == 0) {
+    UNROLL for (u32 r = 0; r < R; r++) weight.ask_shared(stored[r], rows[r], run);
+  }
+}
+template <class W>
+DEVICE typename W::Run run_of(typename W::Stored stored) {
+  if constexpr (FIRST_LANE_ASKS && W::SHARERS > 1) W::share(stored);
+  return W::run(stored);
+}
+
 template <u32 BITS, u32 GROUP, u32 ZERO, bool HAS_MINIMUM, u32 SUPER_GROUP>
 struct Quantized {
+  static constexpr u32 SHARERS = SUPER_GROUP ? 4 : 1;  // of 8; four lanes are always of one row
+  using Scale = If<SUPER_GROUP != 0, i8, f16>;
   static constexpr u32 RUN = 32, PLANES = BITS == 8 ? 0 : BITS - 4, GROUPS = 32 / GROUP;
   static constexpr bool SCALED = true, MINIMUM = HAS_MINIMUM;
   static constexpr f32 UNIT = 1.0f;
@@ -53,32 +93,50 @@ struct Quantized {
   u32 runs = 0;  // of a row; set by the kernel
   constexpr explicit Quantized(Parts p) : parts(p) {}
 
-  DEVICE f32 per_group(const GLOBAL void* values, const GLOBAL f16* super, u64 run, u32 i) {
-    if constexpr (SUPER_GROUP) {
-      const f32 value = (f32)((const GLOBAL i8*)values)[run * GROUPS + i];
-      return value * (f32)super[run / (SUPER_GROUP / 32)];
-    } else {
-      return (f32)((const GLOBAL f16*)values)[run * GROUPS + i];
-    }
-  }
+  struct Stored {
+    u32x4 codes[BITS == 8 ? 2 : 1];
+    u32 planes[PLANES ? PLANES : 1];
+    Scale scale[GROUPS], minimum[GROUPS];
+    f16 super_scale, super_minimum;
+  };
 
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
     const u64 run = (u64)row * runs + column_run;
-    Run r;
     const GLOBAL u32x4* codes = (const GLOBAL u32x4*)parts.codes;
     if constexpr (BITS == 8) {
-      r.codes[0] = codes[2 * run];
-      r.codes[1] = codes[2 * run + 1];
+      s.codes[0] = codes[2 * run];
+      s.codes[1] = codes[2 * run + 1];
     } else {
-      r.codes[0] = codes[run];
+      s.codes[0] = codes[run];
     }
-    UNROLL for (u32 i = 0; i < PLANES; i++) r.planes[i] = parts.high[run * PLANES + i];
+    UNROLL for (u32 i = 0; i < PLANES; i++) s.planes[i] = parts.high[run * PLANES + i];
     UNROLL for (u32 i = 0; i < GROUPS; i++) {
-      r.scale[i] = per_group(parts.scale, parts.super_scale, run, i);
-      if constexpr (MINIMUM) r.minimum[i] = per_group(parts.minimum, parts.super_minimum, run, i);
+      s.scale[i] = ((const GLOBAL Scale*)parts.scale)[run * GROUPS + i];
+      if constexpr (MINIMUM) s.minimum[i] = ((const GLOBAL Scale*)parts.minimum)[run * GROUPS + i];
+    }
+  }
+  MEMBER void ask_shared(Stored& s, u32 row, u32 column_run) const {
+    if constexpr (SUPER_GROUP) {
+      const u64 block = ((u64)row * runs + column_run) / (SUPER_GROUP / 32);
+      s.super_scale = parts.super_scale[block];
+      if constexpr (MINIMUM) s.super_minimum = parts.super_minimum[block];
+    }
+  }
+  DEVICE void share(Stored& s) {
+    s.super_scale = of_first<SHARERS>(s.super_scale);
+    if constexpr (MINIMUM) s.super_minimum = of_first<SHARERS>(s.super_minimum);
+  }
+  DEVICE Run run(const Stored& s) {
+    Run r;
+    UNROLL for (u32 i = 0; i < (BITS == 8 ? 2 : 1); i++) r.codes[i] = s.codes[i];
+    UNROLL for (u32 i = 0; i < PLANES; i++) r.planes[i] = s.planes[i];
+    UNROLL for (u32 i = 0; i < GROUPS; i++) {
+      r.scale[i] = SUPER_GROUP ? (f32)s.scale[i] * (f32)s.super_scale : (f32)s.scale[i];
+      if constexpr (MINIMUM) r.minimum[i] = SUPER_GROUP ? (f32)s.minimum[i] * (f32)s.super_minimum : (f32)s.minimum[i];
     }
     return r;
   }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
 
   DEVICE void codes(const Run& r, u32 i, f32 (&c)[4]) {
     const u32 high = i % 2;
@@ -104,6 +162,7 @@ DEVICE f32 widen(BF16 v) { return __builtin_bit_cast(f32, (u32)v.bits << 16); }
 
 template <class T>
 struct Dense {
+  static constexpr u32 SHARERS = 1;
   static constexpr u32 RUN = 8, WORDS = sizeof(T) * RUN / 16, GROUPS = 1;
   static constexpr bool SCALED = false, MINIMUM = false;
   static constexpr f32 UNIT = 1.0f;
@@ -118,12 +177,14 @@ struct Dense {
   u32 runs = 0;
   constexpr explicit Dense(Parts p) : parts(p) {}
 
-  __attribute__((always_inline)) Run load(u32 row, u32 column_run) const {
+  using Stored = Run;
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
     const GLOBAL u32x4* words = (const GLOBAL u32x4*)parts.codes + ((u64)row * runs + column_run) * WORDS;
-    Run r;
-    UNROLL for (u32 i = 0; i < WORDS; i++) r.words[i] = words[i];
-    return r;
+    UNROLL for (u32 i = 0; i < WORDS; i++) s.words[i] = words[i];
   }
+  MEMBER void ask_shared(Stored&, u32, u32) const {}
+  DEVICE Run run(const Stored& s) { return s; }
+  MEMBER Run load(u32 row, u32 column_run) const { return load_run(*this, row, column_run); }
 
   DEVICE void codes(const Run& r, u32 i, f32 (&w)[4]) {
     UNROLL for (u32 c = 0; c < 4; c++) {

@@ -245,7 +245,7 @@ int decode(wave *w, u32 pc) {
     return fault(w, &here, "bytes %08x %08x %08x%s%s", x->words[0], x->words[1], x->words[2], text[0] ? ", that is" : "", text);
   }
   x->op = op;
-  x->class = op->class;
+  x->class = x->second ? CLASS_pair : op->class;  // a pair is one instruction and two operations
   x->run = x->second ? run_pair : op->run;
   return NEXT;
 }

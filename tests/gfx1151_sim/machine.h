@@ -23,7 +23,7 @@ enum { NEXT = 0, ENDED, AT_BARRIER, OUT_OF_TURN, FAULT };
 
 // Classes of instructions in the accounts.
 #define CLASSES(X)                                                                                                  \
-  X(scalar) X(vector) X(transcendental) X(dot) X(wmma) X(scalar_load) X(global_load) X(global_store) X(global_atomic) \
+  X(scalar) X(vector) X(pair) X(transcendental) X(dot) X(wmma) X(scalar_load) X(global_load) X(global_store) X(global_atomic) \
   X(lds) X(scratch) X(branch) X(barrier) X(wait)
 enum {
 #define X(name) CLASS_##name,
