@@ -15,7 +15,7 @@ from .number_list import NumberList
 from .progress import spinner
 
 if TYPE_CHECKING:
-    from .bench_table import Setting
+    from .comparison.bench_table import Setting
     from .runtime.bench import Result, Test
 
 FROM_ZERO, FROM_ONE = NumberList(0), NumberList(1)
@@ -58,11 +58,11 @@ def bench(
     if simulate:
         if (batch, depth) != ((1,), (0,)) or target.partition(":")[0] != "rocm":
             raise StrixhloError("--simulate is for --target rocm, and takes -p and -n only (one number each)")
-        from .simulated_bench import show_simulated
+        from .comparison.simulated_bench import show_simulated
 
         show_simulated(opened, target, prompt or (16,), decode or (1,), output)
         return
-    from .bench_table import as_csv, as_json, markdown
+    from .comparison.bench_table import as_csv, as_json, markdown
     from .runtime.bench import check_room, plan
 
     tests = plan((512,) if prompt is None else prompt, (128,) if decode is None else decode, batch, depth)
@@ -78,7 +78,7 @@ def _measure(
     bundle: Bundle, target: str, tests: list[Test], repeats: int, threads: int | None, say: Callable[[str], None]
 ) -> tuple[Setting, list[Result]]:
     """The device's copy first, while nothing else is in its memory; then the tests."""
-    from .bench_table import Setting
+    from .comparison.bench_table import Setting
     from .runtime.bench import PREDICTED, STRIX_HALO_BANDWIDTH, plan_cache, predict, run_tests
     from .runtime.device import Device
     from .runtime.energy import energy_sources

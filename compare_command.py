@@ -13,8 +13,9 @@ import click
 
 from .bundle import Bundle, open_bundle
 from .command_group import Output, Progress, say_dim
+from .comparison.native_engine import Native, open_native, open_target
 from .errors import StrixhloError
-from .native_engine import Native, open_native, open_target
+from .number_list import NumberList
 from .progress import spinner
 from .replacement import atomic_write
 
@@ -23,21 +24,7 @@ if TYPE_CHECKING:
     from .runtime.native.contender import Contender
 
 
-class Counts(click.ParamType):
-    """Comma-separated positive integers: 512,2048."""
-
-    name = "N,N"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(",") if part)
-        except ValueError:
-            numbers = (0,)
-        if not numbers or any(n < 1 for n in numbers):
-            self.fail(f"{value!r} is no list of positive numbers such as 128,512", param, ctx)
-        return numbers
+COUNTS = NumberList(1)
 
 
 @click.command()
@@ -69,8 +56,8 @@ class Counts(click.ParamType):
 @click.option("--text", type=click.Path(path_type=Path), help="Text to score. Default: a passage that comes along.")
 @click.option("--tokens", default=100, show_default=True, type=click.IntRange(min=18), help="Tokens of it to score.")
 @click.option("--greedy", default=64, show_default=True, type=click.IntRange(min=1), help="Greedy tokens to compare.")
-@click.option("-p", "--prefill", type=Counts(), default="512", show_default=True, help="Prompt lengths to time.")
-@click.option("-n", "--decode", type=Counts(), default="128", show_default=True, help="Decode lengths to time.")
+@click.option("-p", "--prefill", type=COUNTS, default="512", show_default=True, help="Prompt lengths to time.")
+@click.option("-n", "--decode", type=COUNTS, default="128", show_default=True, help="Decode lengths to time.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(min=1), help="Timed runs of each engine.")
 @click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 @click.option("--memory/--no-memory", default=True, help="Load each side once more, alone, for its peak memory.")
@@ -101,9 +88,9 @@ def compare(
 
     Exit code 1 where the numbers differ by more than the stated limits.
     """
-    from .comparison_page import comparison_page
-    from .comparison_table import comparison_table, verdict_lines
-    from .contender_memory import side_peak
+    from .comparison.contender_memory import side_peak
+    from .comparison.page import comparison_page
+    from .comparison.table import comparison_table, verdict_lines
     from .runtime.compare import DECODED, GREEDY_PROMPT, PASSAGE, Workload
     from .runtime.compare import compare as run_comparison
     from .runtime.engine import Engine

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from strixhlo.bundle import Bundle
-from strixhlo.native_engine import open_native
+from strixhlo.comparison.native_engine import open_native
 
 EXPERTS = 4
 

@@ -16,11 +16,11 @@ from planted_bundles import ENTRY_NAMES, bisected, compared, small_bundle, with_
 
 from strixhlo.bundle import Bundle
 from strixhlo.cli import main
+from strixhlo.comparison.native_engine import open_native
 from strixhlo.compile.target_kernels import lowering_rules
 from strixhlo.compile.targets import Target
 from strixhlo.custom_kernels.ops.launch import LoweringRule
 from strixhlo.export.layers.rope import Rope
-from strixhlo.native_engine import open_native
 from strixhlo.runtime.native.contender import Contender
 
 WINDOW = 16
@@ -171,6 +171,9 @@ def test_one_side_must_be_named(bundle: Bundle) -> None:
 
 
 def test_options_that_cannot_be_are_refused_before_anything_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
-    for option, value, words in (("-p", ",", "is no list of positive numbers"), ("--html", tmp_path, "is a folder")):
+    for option, value, words in (
+        ("-p", ",", "is no list of whole numbers"),
+        ("--html", tmp_path, "is a folder"),
+    ):
         done = CliRunner().invoke(main, ["compare", str(bundle.path), "--native", "jax", option, str(value)])
         assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output

@@ -15,6 +15,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 from gfx1151_sim.simulator import Account, recording, report, start, using
 from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.comparison.simulated_bench import as_csv, markdown, simulate
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
@@ -22,7 +23,6 @@ from strixhlo.export.export import export_checkpoint
 from strixhlo.progress import Stages
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program
-from strixhlo.simulated_bench import as_csv, markdown, simulate
 
 VOCABULARY, STEPS = 320, 4
 # The prompt is longer than the window and a chunk. What is decoded is given, since random models repeat themselves.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strixhlo.bundle import Bundle
-from strixhlo.native_engine import open_native
+from strixhlo.comparison.native_engine import open_native
 from strixhlo.runtime.compare import PASSAGE, Workload, compare
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.native.compiled import CompiledBundle

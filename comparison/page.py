@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from statistics import median
 
-from .comparison_table import comparison_rows, verdict_lines
-from .runtime.compare import Comparison, Speed
+from ..runtime.compare import Comparison, Speed
+from .table import comparison_rows, verdict_lines
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 64, 36, 12
 FLOOR = 1e-9  # of a KL on the logarithmic axis

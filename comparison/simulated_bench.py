@@ -16,10 +16,10 @@ from typing import Any
 import click
 import numpy as np
 
-from .bundle import Bundle
-from .command_group import Progress
-from .errors import StrixhloError
-from .progress import spinner
+from ..bundle import Bundle
+from ..command_group import Progress
+from ..errors import StrixhloError
+from ..progress import spinner
 
 # Of a launch of the simulator's account, what is summed up.
 SUMS = ("load_requested", "load_distinct", "store_requested", "store_distinct", "lds_moved")
@@ -85,10 +85,10 @@ def simulate(bundle: Bundle, target: str, prompt: int, decode: int, say: Any = l
             " with PYTHONPATH=<checkout>/tests"
         ) from None
     simulator.start()  # before any use of IREE's HIP driver
-    from .runtime.bench import Test, check_room
-    from .runtime.engine import Engine
-    from .runtime.program import Program
-    from .runtime.step_traffic import step_traffic
+    from ..runtime.bench import Test, check_room
+    from ..runtime.engine import Engine
+    from ..runtime.program import Program
+    from ..runtime.step_traffic import step_traffic
 
     check_room(bundle, [Test("tg", decode, 1, prompt)])
     tokens = np.random.default_rng(0).integers(0, bundle.manifest.vocab_size, prompt + decode).tolist()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .runtime.bench import PREDICTED, Result
+from ..runtime.bench import PREDICTED, Result
 
 
 @dataclass(frozen=True)

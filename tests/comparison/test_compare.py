@@ -21,9 +21,9 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from strixhlo.bundle import Bundle, open_bundle
-from strixhlo.comparison_page import comparison_page
+from strixhlo.comparison.native_engine import open_native
+from strixhlo.comparison.page import comparison_page
 from strixhlo.errors import StrixhloError
-from strixhlo.native_engine import open_native
 from strixhlo.runtime.compare import Comparison, Workload, compare, difference
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.native.compiled import CompiledBundle

@@ -8,7 +8,7 @@ from statistics import median
 from rich.table import Table
 from rich.text import Text
 
-from .runtime.compare import Comparison
+from ..runtime.compare import Comparison
 
 
 def comparison_table(result: Comparison) -> Table:

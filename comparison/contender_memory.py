@@ -1,7 +1,8 @@
 """The most memory that one side of a comparison holds, measured in a process of its own.
 
-`python -m strixhlo.contender_memory '{...}'` loads that side alone, lets it take a prompt and decode, and prints what
-the kernel counted: both sides run in one process while they are compared, where nothing could tell them apart.
+`python -m strixhlo.comparison.contender_memory '{...}'` loads that side alone, lets it take a prompt and decode, and
+prints what the kernel counted: both sides run in one process while they are compared, where nothing could tell them
+apart.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bundle import open_bundle
-from .errors import StrixhloError
-from .runtime.child import ask
-from .runtime.peak import SidePeak, resident_memory
+from ..bundle import open_bundle
+from ..errors import StrixhloError
+from ..runtime.child import ask
+from ..runtime.peak import SidePeak, resident_memory
 
 if TYPE_CHECKING:
-    from .runtime.native.contender import Contender
+    from ..runtime.native.contender import Contender
 
 SECONDS = 1800
 

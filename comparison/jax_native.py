@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .export.jax_model import JaxModel
-from .runtime.native.contender import Precision, Timing
+from ..export.jax_model import JaxModel
+from ..runtime.native.contender import Precision, Timing
 
 
 class JaxNative:
