@@ -24,6 +24,7 @@ class BatchEngine:
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
         self.decode_sizes = [rows for rows, _ in self._decodes]
+        self.score_rows, self._score = next((e.rows, name) for name, e in entries.items() if e.kind == "score")
         self.block_size = program.kv_cache.block_size
         self.blocks = program.kv_cache.rows // self.block_size
         self.windows = program.kv_cache.windows
@@ -57,12 +58,19 @@ class BatchEngine:
         negative one where a window has left it. fetch: what comes back of its last row, "logits"
         (float32 [vocabulary]) or "tokens" (int32 scalar, the largest logit's index; -1: none is finite)."""
         rows, name = self.chunk_rows(len(tokens)), self.chunk_entry(len(tokens))
+        return np.asarray(self._chunk(name, rows, tokens, start, blocks, fetch)[-1])
+
+    def score(self, tokens: Sequence[int], start: int, blocks: Blocks) -> np.ndarray:
+        """As `prefill`, of at most score_rows tokens; the logits of every row, float32 [len(tokens), vocabulary]."""
+        return self._chunk(self._score, self.score_rows, tokens, start, blocks, "logits")[: len(tokens)]
+
+    def _chunk(self, name: str, rows: int, tokens: Sequence[int], start: int, blocks: Blocks, fetch: str) -> np.ndarray:
         padded = np.zeros(rows, np.int32)
         padded[: len(tokens)] = tokens
         where = (np.array([start], np.int32), np.array([len(tokens)], np.int32))
         host = (padded, *where, self._tables([blocks], 1))
         fetched, self._pools = self.program.call(name, host, self._pools, fetch)
-        return np.asarray(fetched[-1])
+        return fetched
 
     def decode(
         self, tokens: Sequence[int], positions: Sequence[int], blocks: Sequence[Blocks], fetch: str = "logits"

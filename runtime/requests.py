@@ -17,16 +17,18 @@ class QueueFull(StrixhloError):
 
 @dataclass(frozen=True)
 class Request:
-    """Prompt ids, how to choose tokens, and the ids that end the text (none: go on to max_tokens)."""
+    """Prompt ids, how to choose tokens, and the ids that end the text (none: go on to max_tokens). prompt_logprobs: how
+    many of the best log-probabilities to report with each of the prompt's own tokens (None: none of it is scored)."""
 
     token_ids: tuple[int, ...]
     params: SamplingParams
     eos_ids: frozenset[int] = frozenset()
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One generated token; logprobs are natural logarithms, of the full vocabulary."""
+    """One token, generated or of a prompt that is scored; logprobs are natural logarithms, of the full vocabulary."""
 
     token: int
     logprob: float | None = None
@@ -43,13 +45,15 @@ class Finished:
 
 @dataclass
 class Handle:
-    """One submitted request."""
+    """One submitted request. prompt_scores: of the prompt's tokens but the first, whole before the first event, where
+    the request asks for them."""
 
     request: Request
     began: float = field(default_factory=time.time)
     generated: int = 0
     cached: int = 0  # prompt ids that the prefix cache held
     cancelled: bool = False
+    prompt_scores: list[TokenEvent] = field(default_factory=list)
     _events: queue.SimpleQueue[TokenEvent | Finished] = field(default_factory=queue.SimpleQueue)
 
     def events(self) -> Iterator[TokenEvent | Finished]:

@@ -220,16 +220,23 @@ class Scheduler:
 
     def _prefill(self, sequence: Sequence) -> None:
         engine = self._engine
-        if not sequence.filled or len(self._running) > 1:
+        if sequence.scored:
+            sequence.blocks = sequence.blocks or [[] for _ in engine.windows]
+        elif not sequence.filled or len(self._running) > 1:
             self._reuse(sequence)
         left = len(sequence.ids) - sequence.filled
-        end = sequence.filled + min(left, engine.chunk_rows(left))
+        end = sequence.filled + min(left, engine.score_rows if sequence.scored else engine.chunk_rows(left))
         if not self._reserve(sequence, end):
             return
         piece = sequence.ids[sequence.filled : end]
         last = end == len(sequence.ids)
-        fetch = "logits" if last and not sequence.argmax else "tokens"
-        output = engine.prefill(piece, sequence.filled, sequence.blocks, fetch)
+        if sequence.scored:
+            rows = engine.score(piece, sequence.filled, sequence.blocks)
+            sequence.score_prompt(rows)
+            output = rows[-1]
+        else:
+            fetch = "logits" if last and not sequence.argmax else "tokens"
+            output = engine.prefill(piece, sequence.filled, sequence.blocks, fetch)
         self.computed += len(piece)
         sequence.filled = end
         self._register(sequence)

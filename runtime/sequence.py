@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .constraint import Constraint
 from .kv_cache import CachedSpan
 from .penalties import adjusts
-from .requests import Handle
+from .requests import Handle, TokenEvent
+from .sampling import logprob, top_logprobs
 from .speculation import Drafts
 
 
@@ -30,6 +33,19 @@ class Sequence:
     def decoding(self) -> bool:
         """Only the last id, which was just generated, is not in the pool."""
         return len(self.ids) > self.prompt_length and self.filled == len(self.ids) - 1
+
+    @property
+    def scored(self) -> bool:
+        """Its prompt's tokens are to be scored: all of it is computed, whatever the prefix cache holds."""
+        return self.handle.request.prompt_logprobs is not None
+
+    def score_prompt(self, rows: np.ndarray) -> None:
+        """Logits [T, vocabulary] of the positions from `filled` on: score the prompt's tokens that follow them, unless
+        that was done before a preemption."""
+        scores, n = self.handle.prompt_scores, self.handle.request.prompt_logprobs or 0
+        following = self.ids[self.filled + 1 : self.prompt_length]
+        for row, token in [*zip(rows, following, strict=False)][len(scores) - self.filled :]:
+            scores.append(TokenEvent(token, logprob(row, token), tuple(top_logprobs(row, n))))
 
     @property
     def argmax(self) -> bool:

@@ -11,23 +11,24 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ..requests import TokenEvent
+from ..requests import Handle, TokenEvent
 from .answering import Answering, stream, whole
 from .errors import ApiError
 from .generation import Job, Step, stop_strings
 from .schemas import CompletionBody
 from .served import ServedModel, encode_prompt, sampling_params
-from .token_logprobs import completion_logprobs
+from .token_logprobs import completion_logprobs, prompt_events
 from .usage import Counted
 
 
 async def completions(request: HttpRequest, body: CompletionBody, model: ServedModel, answering: Answering) -> Response:
     """Continue a prompt."""
     prompt = await _prompt(model, body)
-    params = sampling_params(
-        model, body, prompt, max_tokens=body.max_tokens, logprobs=body.logprobs, form=body.response_format
-    )
-    job = Job(model, tuple(prompt), params, stop_strings(body.stop), body.ignore_eos)
+    alone = body.echo and body.max_tokens == 0  # the prompt's own log-probabilities are all that is wanted
+    most = 1 if alone else body.max_tokens
+    params = sampling_params(model, body, prompt, max_tokens=most, logprobs=body.logprobs, form=body.response_format)
+    scored = body.logprobs if body.echo else None
+    job = Job(model, tuple(prompt), params, stop_strings(body.stop), body.ignore_eos, prompt_logprobs=scored)
     counted = Counted(len(prompt))
     parts = await answering.run(job, body.n, counted)
     head = {
@@ -36,10 +37,21 @@ async def completions(request: HttpRequest, body: CompletionBody, model: ServedM
         "created": int(time.time()),
         "model": model.name,
     }
+    if alone:
+        parts = _ends(parts, counted)
     echo = model.tokenizer.tokenizer.decode(prompt) if body.echo else ""
     if not body.stream:
         return await whole(request, _whole(job, body, parts, head, counted, echo))
     return stream(_chunks(job, body, parts, head, counted, echo))
+
+
+async def _ends(parts: AsyncGenerator[Step, None], counted: Counted) -> AsyncGenerator[Step, None]:
+    """Of each choice only that it has ended."""
+    async with aclosing(parts):
+        async for step in parts:
+            counted.generated = 0
+            if step.finish:
+                yield Step(step.choice, "", finish="length")
 
 
 async def _prompt(model: ServedModel, body: CompletionBody) -> list[int]:
@@ -53,7 +65,14 @@ async def _prompt(model: ServedModel, body: CompletionBody) -> list[int]:
     return [token for token in prompt if isinstance(token, int)]
 
 
-def _logprobs(job: Job, body: CompletionBody, events: list[tuple[TokenEvent, int]]) -> dict[str, Any]:
+def _logprobs(
+    job: Job, body: CompletionBody, events: list[tuple[TokenEvent, int]], prompt_of: Handle | None = None
+) -> dict[str, Any] | None:
+    """Of the generated tokens, behind those of the prompt of a choice where it is echoed."""
+    if body.logprobs is None:
+        return None
+    if prompt_of is not None and body.echo:
+        events = [*prompt_events(job.model, job.prompt, prompt_of.prompt_scores), *events]
     return completion_logprobs(job.model, events, body.return_tokens_as_token_ids)
 
 
@@ -74,7 +93,7 @@ async def _whole(
             "index": i,
             "text": text,
             "finish_reason": reasons[i],
-            "logprobs": None if body.logprobs is None else _logprobs(job, body, tokens[i]),
+            "logprobs": _logprobs(job, body, tokens[i], counted.handles[i]),
         }
         for i, text in enumerate(texts)
     ]
@@ -87,22 +106,21 @@ async def _chunks(
     lengths = [len(echo)] * body.n
     usage = bool(body.stream_options and body.stream_options.include_usage)
     extra = {"usage": None} if usage else {}
+    unsaid = set(range(body.n)) if body.echo else set()
+
+    def chunk(index: int, text: str, finish: str | None, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
+        return {**head, "choices": [choice], **extra}
+
     async with aclosing(parts):
-        for i in range(body.n if echo else 0):
-            choice = {"index": i, "text": echo, "finish_reason": None, "logprobs": None}
-            yield {**head, "choices": [choice], **extra}
         async for step in parts:
-            logprobs = None
-            if step.token is not None and body.logprobs is not None:
-                logprobs = _logprobs(job, body, [(step.token, lengths[step.choice])])
+            if step.choice in unsaid:  # now its prompt has been scored
+                unsaid.remove(step.choice)
+                yield chunk(step.choice, echo, None, _logprobs(job, body, [], counted.handles[step.choice]))
+            own = [] if step.token is None else [(step.token, lengths[step.choice])]
+            logprobs = _logprobs(job, body, own) if own else None
             lengths[step.choice] += len(step.text)
             if step.text or step.finish or logprobs:
-                choice = {
-                    "index": step.choice,
-                    "text": step.text,
-                    "finish_reason": step.finish,
-                    "logprobs": logprobs,
-                }
-                yield {**head, "choices": [choice], **extra}
+                yield chunk(step.choice, step.text, step.finish, logprobs)
     if usage:
         yield {**head, "choices": [], "usage": counted.usage()}

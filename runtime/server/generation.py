@@ -36,6 +36,7 @@ class Job:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     special: bool = False  # show special tokens: a tool-call format's markers are some
+    prompt_logprobs: int | None = None
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ def submit(job: Job, n: int) -> list[Handle]:
     try:
         for i in range(n):
             params = replace(job.params, seed=(seed + i) % (1 << 64))
-            handles.append(job.model.scheduler.submit(Request(job.prompt, params, eos)))
+            handles.append(job.model.scheduler.submit(Request(job.prompt, params, eos, job.prompt_logprobs)))
     except StrixhloError as error:
         for handle in handles:
             handle.cancel()

@@ -16,6 +16,8 @@ import pytest
 from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.numerics import log_softmax
 from strixhlo.runtime.program import Program
 from strixhlo.runtime.requests import Finished, Handle, QueueFull, Request, TokenEvent
 from strixhlo.runtime.sampling import SamplingParams, sample
@@ -100,6 +102,24 @@ def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pyte
         assert [(len(tokens), reason) for tokens, reason in map(result, handles)] == [(50, "length")] * 5
         assert scheduler.preempted > 0
         assert scheduler.pool.in_use == 0
+
+
+def test_a_prompt_is_scored_whatever_the_cache_holds(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log-probabilities of the prompt's own tokens, also of sequences that are preempted and computed again."""
+    prompts = [prompt(i, 150) for i in range(3)]  # more than one chunk each
+    with closing(Engine(engine.program)) as alone:
+        rows = [(alone.reset(), log_softmax(alone.score(ids)))[1] for ids in prompts]
+    monkeypatch.setattr(engine, "blocks", 24)
+    with closing(Scheduler(engine)) as scheduler:
+        plain = scheduler.submit(Request(prompts[0], SamplingParams(max_tokens=1)))
+        handles = [scheduler.submit(Request(ids, SamplingParams(max_tokens=90), prompt_logprobs=2)) for ids in prompts]
+        assert all(result(h)[1] == "length" for h in (plain, *handles))
+        assert scheduler.preempted > 0 and plain.prompt_scores == []
+    for handle, ids, expected in zip(handles, prompts, rows, strict=True):
+        assert [e.token for e in handle.prompt_scores] == [*ids[1:]]
+        for event, row in zip(handle.prompt_scores, expected, strict=False):
+            assert event.logprob == pytest.approx(row[event.token], abs=1e-3)
+            assert event.top_logprobs[0][1] == pytest.approx(row.max(), abs=1e-3) and len(event.top_logprobs) == 2
 
 
 def test_forty_turns_prefill_only_what_is_new(engine: BatchEngine) -> None:
