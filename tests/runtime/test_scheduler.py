@@ -106,13 +106,13 @@ def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pyte
 
 def test_a_prompt_is_scored_whatever_the_cache_holds(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities of the prompt's own tokens, also of sequences that are preempted and computed again."""
-    prompts = [prompt(i, 150) for i in range(3)]  # more than one chunk each
+    prompts = [prompt(i, length) for i, length in enumerate((50, 60, 150))]  # the last in more than one chunk
     with closing(Engine(engine.program)) as alone:
         rows = [(alone.reset(), log_softmax(alone.score(ids)))[1] for ids in prompts]
-    monkeypatch.setattr(engine, "blocks", 24)
+    monkeypatch.setattr(engine, "blocks", 12)
     with closing(Scheduler(engine)) as scheduler:
         plain = scheduler.submit(Request(prompts[0], SamplingParams(max_tokens=1)))
-        handles = [scheduler.submit(Request(ids, SamplingParams(max_tokens=90), prompt_logprobs=2)) for ids in prompts]
+        handles = [scheduler.submit(Request(ids, SamplingParams(max_tokens=40), prompt_logprobs=2)) for ids in prompts]
         assert all(result(h)[1] == "length" for h in (plain, *handles))
         assert scheduler.preempted > 0 and plain.prompt_scores == []
     for handle, ids, expected in zip(handles, prompts, rows, strict=True):
