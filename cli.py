@@ -15,7 +15,7 @@ import click
 from .bench_command import bench
 from .bundle import open_bundle
 from .chat_command import chat
-from .command_group import Commands, Output, Progress
+from .command_group import Commands, Output, Progress, say_dim
 from .compare_command import compare
 from .doctor_command import doctor
 from .errors import StrixhloError
@@ -88,12 +88,14 @@ def export(
     """
     from .export.checkpoint.checkpoint import open_checkpoint
     from .export.export import export_checkpoint
+    from .inspection import compiled_targets
 
     out = out or Path("artifacts") / _name(source)
     with export_progress(stderr) as progress:
         progress.stage(f"opening {source}", 0)
         checkpoint = open_checkpoint(source, progress)
         if not dry_run:
+            lost = compiled_targets(out)
             bundle = export_checkpoint(
                 checkpoint,
                 out,
@@ -108,6 +110,8 @@ def export(
 
         show_plan(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, as_json=as_json)
         return
+    if lost:
+        say_dim(f"{out}: replaces the bundle that was there, whose programs for {', '.join(lost)} are gone")
     m = bundle.manifest
     if as_json:
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from .bundle import Bundle, open_bundle
-from .command_group import Output, Progress, say_dim
-from .comparison.native_engine import Native, open_native, open_target
+from .command_group import Output
+from .comparison.native_engine import NAMES, Native, open_native, open_target
 from .errors import StrixhloError
 from .number_list import NumberList
-from .progress import spinner
 from .replacement import atomic_write
 
 if TYPE_CHECKING:
-    from .bisection.bisect import Bisection
     from .runtime.native.contender import Contender
-
 
 COUNTS = NumberList(1)
 
@@ -88,86 +85,72 @@ def compare(
 
     Exit code 1 where the numbers differ by more than the stated limits.
     """
-    from .comparison.contender_memory import side_peak
+    from .comparison.both_sides import bisections, compared, open_source, peaks, workload
     from .comparison.page import comparison_page
+    from .comparison.source import other_source
     from .comparison.table import comparison_table, verdict_lines
-    from .runtime.compare import DECODED, GREEDY_PROMPT, PASSAGE, Workload
-    from .runtime.compare import compare as run_comparison
-    from .runtime.engine import Engine
-    from .runtime.native.compiled import CompiledBundle
-    from .runtime.program import Program
     from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
-    if (native is None) == (against_target is None):
-        raise StrixhloError("give either --native, the engine to compare with, or --against-target")
-    if html and not html.absolute().parent.is_dir():
-        raise StrixhloError(f"--html {html}: no such folder")
-    if html and html.is_dir():
-        raise StrixhloError(f"--html {html}: is a folder; name a file")
     opened = open_bundle(bundle)
+    _check_sides(opened, native, target, against_target, source, find)
+    _check_page(html)
     tokenizer = load_tokenizer(bundle)
-    try:
-        content = (text or PASSAGE).read_text("utf-8")
-    except UnicodeDecodeError:
-        raise StrixhloError(f"{text}: is not UTF-8 text; choose another --text") from None
+    work = workload(opened, tokenizer, text, tokens, greedy, prefill, decode, repeats)
+    checkpoint = open_source(opened, source) if find else None
     limit = optional_size(memory_budget)
-    with spinner(Progress(), "comparing") as say, Program(opened, target, threads, limit, say_dim) as program:
-        ours = CompiledBundle(Engine(program), tokenizer)
-        longest = max((tokens, *prefill, *(16 + n for n in decode)))
-        if longest > ours.engine.context:
-            ours.close()
-            raise StrixhloError(
-                f"{longest} tokens do not fit into the context of {ours.engine.context}; give smaller -p, -n or"
-                " --tokens, or export with a larger --context"
-            )
-        ids = tuple(tokenizer.encode(content)[:tokens])
-        work = Workload(ids, tuple(tokenizer.encode(GREEDY_PROMPT)), greedy, prefill, decode, repeats)
-        say(f"loading {native or against_target}")
-        try:
-            if native is None:
-                theirs: Contender = open_target(str(against_target), opened, threads)
-            else:
-                theirs = open_native(native, source, opened, threads, longest, top)
-            try:
-                result = run_comparison(ours, theirs, work, say=say)
-            finally:
-                theirs.close()
-        finally:
-            ours.engine.close()
+
+    def their_side() -> Contender:
+        if native is None:
+            return open_target(str(against_target), opened, threads)
+        return open_native(native, source, opened, threads, work.longest, top)
+
+    result = compared(opened, tokenizer, target, threads, limit, their_side, work)
     if memory:
-        with spinner(Progress(), "peak memory of each side, alone in a process"):
-            load = {"source": source, "threads": threads, "ids": ids[:1000], "length": max(prefill)}
-            peaks = [
-                side_peak(bundle, side, **load, decode=DECODED, target=name)
-                for side, name in ((None, target), (native, against_target))
-            ]
-        result = replace(result, memory=(peaks[0], peaks[1]))
-    found = _bisections(opened, [target, against_target], source, ids, threads) if find else []
+        load = {"source": source, "threads": threads, "ids": work.ids[:1000], "length": max(prefill)}
+        result = replace(result, memory=peaks(bundle, (None, target), (native, against_target), load))
+    found = []
+    if checkpoint is not None:
+        found = bisections(opened, [target, against_target], checkpoint, work.ids, threads)
+    notes = [line for b in found for line in b.lines()]
+    if result.failures and source is not None and other_source(opened.manifest, source):
+        notes.append(f"{source} is not what the bundle was exported from, which was {opened.manifest.source}")
     if html:
-        lines = [line for b in found for line in b.lines()]
-        page = comparison_page(result, f"{opened.manifest.name} beside {result.native}", lines)
+        page = comparison_page(result, f"{opened.manifest.name} beside {result.native}", notes)
         atomic_write(html, page.encode())
     if as_json:
-        click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found]}, indent=1))
+        click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found], "notes": notes}, indent=1))
     else:
         output = Output()
         output.print(comparison_table(result))
-        for line in verdict_lines(result):
-            output.print(line, soft_wrap=True)
-        for line in (line for b in found for line in b.lines()):
+        for line in (*verdict_lines(result), *notes):
             output.print(line, soft_wrap=True)
     if result.failures or any(b.findings for b in found):
         sys.exit(1)
 
 
-def _bisections(
-    bundle: Bundle, targets: Sequence[str | None], source: Path | None, ids: Sequence[int], threads: int
-) -> list[Bisection]:
-    """Of each target in turn."""
-    from .bisection.bisect import bisect
-    from .export.checkpoint.checkpoint import open_checkpoint
+def _check_sides(
+    bundle: Bundle, native: str | None, target: str, against: str | None, source: Path | None, find: bool
+) -> None:
+    """Two sides, and they are two."""
+    from .runtime.program import read_build
 
-    checkpoint = open_checkpoint(str(source or bundle.manifest.source))
-    with spinner(Progress(), "bisecting") as say:
-        return [bisect(bundle, t, ids, checkpoint, threads=threads, say=say) for t in targets if t is not None]
+    if (native is None) == (against is None):
+        raise StrixhloError("give either --native, the engine to compare with, or --against-target")
+    ours = read_build(bundle, target)
+    if against is not None and read_build(bundle, against).target == ours.target:
+        raise StrixhloError(f"--against-target {against}: is the target that runs already; name another one")
+    if source is not None and not find and (native is None or native not in NAMES):
+        raise StrixhloError("--source is what a native engine loads, or --bisect reads; here nothing would read it")
+
+
+def _check_page(html: Path | None) -> None:
+    if html is None:
+        return
+    folder = html.absolute().parent
+    if not folder.is_dir():
+        raise StrixhloError(f"--html {html}: no such folder")
+    if html.is_dir():
+        raise StrixhloError(f"--html {html}: is a folder; name a file")
+    if not os.access(folder, os.W_OK):
+        raise StrixhloError(f"--html {html}: its folder cannot be written to")

@@ -14,9 +14,9 @@ from .bundle import Bundle, open_bundle
 from .command_group import Progress
 from .errors import StrixhloError
 from .progress import spinner
+from .text_file import text_of
 
 WINDOW = 512  # tokens, as llama-perplexity
-LARGEST_TEXT = 256 << 20  # bytes: it is tokenized as a whole
 
 
 @click.command("eval")
@@ -48,6 +48,11 @@ def eval_(
 ) -> None:
     """Perplexity of a text, in llama-perplexity's windows, or tasks of lm-evaluation-harness; see docs/eval.md."""
     opened = open_bundle(bundle)
+    if ctx is not None and ctx > opened.manifest.context:
+        raise StrixhloError(
+            f"eval: --ctx {ctx} is more than the {opened.manifest.context} positions that {bundle} was exported with;"
+            " give a smaller one, or export with a larger --context"
+        )
     if (text is None) == (tasks is None):
         raise StrixhloError("eval: give either --perplexity FILE or --tasks NAMES")
     for_text, for_tasks = ("stride", "chunks"), ("task_path", "num_fewshot", "limit")
@@ -78,12 +83,7 @@ def _perplexity(
     from .runtime.program import Program
     from .runtime.tokenizer import load_tokenizer
 
-    try:
-        if text.is_char_device() or text.is_fifo() or text.stat().st_size > LARGEST_TEXT:
-            raise StrixhloError(f"{text}: not a file of at most {LARGEST_TEXT >> 20} MiB; give a UTF-8 text")
-        content = text.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise StrixhloError(f"{text}: is not UTF-8 text (byte {error.start}); convert it first") from None
+    content = text_of(text)
     tokenizer = load_tokenizer(bundle.path)
     with spinner(Progress(), "perplexity") as say:
         say("tokenizing")

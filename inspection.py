@@ -35,6 +35,11 @@ def bundle_record(bundle: Bundle) -> dict[str, Any]:
     return record
 
 
+def compiled_targets(folder: Path) -> list[str]:
+    """The names of the targets that a bundle is compiled for, as its folders have them; empty where it is none."""
+    return [p.parent.name for p in sorted(folder.glob(f"*/{BUILD}")) if not p.parent.name.startswith(".")]
+
+
 def _builds(bundle: Bundle) -> list[Build]:
     """The builds that are there; folders with a dot are still being written, or left over."""
     paths = [p for p in sorted(bundle.path.glob(f"*/{BUILD}")) if not p.parent.name.startswith(".")]

@@ -19,6 +19,7 @@ class JaxNative:
 
     def __init__(self, model: JaxModel) -> None:
         self._model = model
+        self.vocab_size: int | None = model.model.vocab_size
 
     def encode(self, _text: str) -> list[int] | None:
         """No tokenizer of its own."""

@@ -38,6 +38,16 @@ class Workload:
     decode: tuple[int, ...]
     repeats: int
 
+    @property
+    def longest(self) -> int:
+        """Positions that the longest part needs."""
+        return max(len(self.ids), len(self.prompt) + self.greedy, *self.prefill, *(SHORT + n for n in self.decode))
+
+    def check(self) -> None:
+        """StrixhloError where the text is too short."""
+        if len(self.ids) < DECODED + 2:
+            raise StrixhloError(f"compare: the text has {len(self.ids)} tokens; at least {DECODED + 2} are needed")
+
     def speed_prompt(self, length: int) -> list[int]:
         """Ids to time: the text, repeated as often as it takes."""
         return [int(i) for i in np.resize(np.array(self.ids, np.int64), length)]
@@ -90,8 +100,12 @@ class Comparison:
 
 def compare(ours: CompiledBundle, theirs: Contender, work: Workload, *, say: Callable[[str], None]) -> Comparison:
     """Run both sides on the same ids. StrixhloError where the text is too short."""
-    if len(work.ids) < DECODED + 2:
-        raise StrixhloError(f"compare: the text has {len(work.ids)} tokens; at least {DECODED + 2} are needed")
+    work.check()
+    if theirs.vocab_size is not None and theirs.vocab_size != ours.vocab_size:
+        raise StrixhloError(
+            f"compare: {theirs.name} has a model of {theirs.vocab_size} tokens, the bundle's has {ours.vocab_size}:"
+            " they are not the same model; name the bundle's own checkpoint with --source"
+        )
     say(f"logits of {len(work.ids) - 1} tokens")
     ids, targets = list(work.ids[:-1]), work.ids[1:]
     reference = theirs.logits(ids)

@@ -18,6 +18,7 @@ class CompiledBundle:
 
     def __init__(self, engine: Engine, tokenizer: BundleTokenizer | None, name: str = "strixhlo") -> None:
         self.engine, self.name, self._tokenizer = engine, name, tokenizer
+        self.vocab_size: int | None = engine.vocab_size
         self.precision: Precision = "float32" if engine.program.build.activations == "f32" else "reduced"
 
     def encode(self, text: str) -> list[int] | None:

@@ -40,9 +40,11 @@ class Contender(Protocol):
     """One engine with one model loaded. All ids are of the bundle's tokenizer.
 
     precision: "float32" where activations and sums are float32, "reduced" where the engine rounds them further.
+    vocab_size: of its model; None where that is not known.
     """
 
     name: str
+    vocab_size: int | None
     precision: Precision
 
     def encode(self, text: str) -> list[int] | None:

@@ -62,6 +62,8 @@ class LlamaCpp:
             ) from error
         # A server that is closed before its loop runs never ends (xllamacpp 2026.10): an answer shows that it does.
         self._ask("/completion", {"prompt": [0], "n_predict": 1, "cache_prompt": False})
+        (model,) = self._ask("/v1/models", None)["data"]
+        self.vocab_size: int | None = model.get("meta", {}).get("n_vocab")
 
     def __enter__(self) -> Self:
         return self
@@ -198,12 +200,13 @@ class LlamaCpp:
     def _library_path(self) -> str:
         return str(self._xllamacpp.xllamacpp.__file__)
 
-    def _ask(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, path: str, request: dict[str, Any] | None) -> dict[str, Any]:
+        """POST, or GET without a request."""
         if self._server is None:
             raise StrixhloError("llama.cpp: the model is closed")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         address = self._server.listening_address + path
-        message = urllib.request.Request(address, json.dumps(request).encode(), headers)
+        message = urllib.request.Request(address, None if request is None else json.dumps(request).encode(), headers)
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
         try:
             with direct.open(message, timeout=SECONDS) as answer:

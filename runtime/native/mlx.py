@@ -37,7 +37,8 @@ class Mlx:
         except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
             raise StrixhloError(f"mlx: cannot load {path}: {one_line(error)}") from error
         self._tokenizer = _tokenizer(path)
-        self.vocab_size = int(config.get("vocab_size", 0))
+        text = config.get("text_config")
+        self.vocab_size: int | None = config.get("vocab_size") or (text or {}).get("vocab_size")
 
     def encode(self, text: str) -> list[int] | None:
         """See `Contender`."""

@@ -48,6 +48,7 @@ class Float32Model:
                     attn_implementation="eager",
                     **({} if path.is_dir() else {"gguf_file": path.name}),
                 ).eval()
+            self.vocab_size: int | None = self._model.config.get_text_config().vocab_size
             self._model.generation_config = transformers.GenerationConfig(eos_token_id=None, pad_token_id=0)
         except (ValueError, OSError, KeyError, NotImplementedError) as error:
             raise StrixhloError(f"transformers: cannot load {path}: {one_line(error)}") from error
