@@ -95,10 +95,10 @@ def compare(
     opened = open_bundle(bundle)
     _check_sides(opened, native, target, against_target, source, find)
     _check_page(html)
+    limit = optional_size(memory_budget)
+    checkpoint = open_source(opened, source) if find else None
     tokenizer = load_tokenizer(bundle)
     work = workload(opened, tokenizer, text, tokens, greedy, prefill, decode, repeats)
-    checkpoint = open_source(opened, source) if find else None
-    limit = optional_size(memory_budget)
 
     def their_side() -> Contender:
         if native is None:

@@ -163,17 +163,3 @@ def test_the_command_names_the_target_whose_kernel_is_wrong(bundle: Bundle, monk
     assert right["target"] == "cpu" and right["first"] is None
     assert bad["target"] == wrong
     assert bad["first"].startswith("layer 1, attention: its result is wrong, its operands and weights are right")
-
-
-def test_one_side_must_be_named(bundle: Bundle) -> None:
-    done = CliRunner().invoke(main, ["compare", str(bundle.path)])
-    assert done.exit_code != 0 and "give either --native" in done.output
-
-
-def test_options_that_cannot_be_are_refused_before_anything_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
-    for option, value, words in (
-        ("-p", ",", "is no list of whole numbers"),
-        ("--html", tmp_path, "is a folder"),
-    ):
-        done = CliRunner().invoke(main, ["compare", str(bundle.path), "--native", "jax", option, str(value)])
-        assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output
