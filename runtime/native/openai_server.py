@@ -32,7 +32,7 @@ class OpenAIServer:
 
     name = "server"
     precision: Precision = "reduced"  # not known
-    vocab_size = None  # not known
+    vocab_size: int | None = None  # not known
 
     def __init__(self, url: str, id_of: TextId, top: int = TOP) -> None:
         """id_of: the id of a token's text, for servers that give texts alone. top: log-probabilities to ask for;
