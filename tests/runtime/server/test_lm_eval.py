@@ -23,7 +23,7 @@ from strixhlo.runtime.tokenizer import load_tokenizer
 QUESTIONS = [
     ("The capital of France is", [" Paris", " Rome", " a red fish"], 0),
     ("Two and two make", [" seven", " four"], 1),
-    ("Water is", [" dry", " wet", " a kind of stone"], 0),  # the wrong one, so that not all are right
+    ("Water is", [" dry", " wet", " a kind of stone"], 1),  # which the model does not say, so that not all are right
 ]
 TASK = """task: tiny_choice
 dataset_path: json
