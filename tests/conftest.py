@@ -18,6 +18,7 @@ from coverage_table import (  # noqa: F401  (hooks of pytest, found here by name
     pytest_runtest_makereport,
     pytest_sessionfinish,
 )
+from shared_folder import made_once, session_folder
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -84,20 +85,30 @@ def build() -> Callable[[Path, Path], Bundle]:
 
 
 @pytest.fixture(scope="session")
-def compiled_once() -> CompiledOnce:
+def compiled_once(session_dir: Path) -> CompiledOnce:
     """Programs of quantized checkpoints, each compiled once."""
-    return CompiledOnce()
+    return CompiledOnce(session_dir / "programs")
 
 
 @pytest.fixture(scope="session")
 def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what all tests share."""
-    return tmp_path_factory.mktemp("bundles")
+    """A folder for what all tests share, in whichever of the session's processes they run."""
+    return session_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def tiny(session_dir: Path) -> Bundle:
     """A random two-layer Llama of 1 MB in bfloat16, compiled for the CPU: for what needs a bundle but no sense."""
+
+    def make(folder: Path) -> None:
+        write_tiny_llama(session_dir / "tiny-checkpoint")
+        compiled(exported(session_dir / "tiny-checkpoint", folder, None), "int8")
+
+    return open_bundle(made_once(session_dir / "tiny", make))
+
+
+def write_tiny_llama(folder: Path) -> None:
+    """The checkpoint of `tiny`."""
     config = LlamaConfig(
         vocab_size=320,
         hidden_size=64,
@@ -108,10 +119,9 @@ def tiny(session_dir: Path) -> Bundle:
         max_position_embeddings=256,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(session_dir / "tiny-checkpoint")
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     words = WordLevel({f"w{i}": i for i in range(320)}, unk_token="w0")
-    Tokenizer(words).save(str(session_dir / "tiny-checkpoint" / "tokenizer.json"))
-    return compiled(exported(session_dir / "tiny-checkpoint", session_dir / "tiny", None), "int8")
+    Tokenizer(words).save(str(folder / "tokenizer.json"))
 
 
 Compiled = Callable[[str], Bundle]
@@ -119,16 +129,15 @@ Compiled = Callable[[str], Bundle]
 
 def _variants(gguf: Path, folder: Path, name: str) -> Compiled:
     """activations -> a compiled bundle; the variants share one export, and each is compiled on first use."""
-    bundles: dict[str, Bundle] = {}
 
     def get(activations: str) -> Bundle:
-        if not bundles:
-            bundles["exported"] = exported(gguf, folder / name)
-        if activations not in bundles:
-            copy = folder / f"{name}-{activations}"
-            shutil.copytree(bundles["exported"].path, copy, copy_function=os.link)
-            bundles[activations] = compiled(open_bundle(copy), activations)
-        return bundles[activations]
+        source = made_once(folder / name, lambda out: exported(gguf, out))
+
+        def make(out: Path) -> None:
+            shutil.copytree(source, out, copy_function=os.link)
+            compiled(open_bundle(out), activations)
+
+        return open_bundle(made_once(folder / f"{name}-{activations}", make))
 
     return get
 
