@@ -23,7 +23,7 @@ EIGHT_BIT = 1e-2  # against activations that the reference rounds to 8 bits too,
 NEARLY_EQUAL = 0.02  # of the tokens
 RUN = 32  # columns that share a scale when activations are rounded
 OPERANDS = {
-    "attention": ("q", "k_pool", "v_pool", "block_table", "positions"),
+    "attention": ("q", "k_pool", "v_pool", "block_table", "positions", "sinks"),
     "kv_append": ("k_pool", "v_pool", "k", "v", "rows"),
     "argmax": ("logits",),
 }

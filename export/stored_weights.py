@@ -48,8 +48,8 @@ def stored_weights(
 ) -> dict[str, StoredWeight]:
     """The model's tensors, and the tables that it computes.
 
-    dtype: how matrices that are not quantized are stored: "auto" (as they are) or one of `DENSE_DTYPES`. Vectors
-    (norms, biases) are small and stored in float32.
+    dtype: how matrices that are not quantized are stored: "auto" (as they are) or one of `DENSE_DTYPES`. Norms and
+    biases are small and stored in float32.
     """
     if dtype not in ("auto", *DENSE_DTYPES):
         raise StrixhloError(f"dtype {dtype!r} is not known; choose auto, {', '.join(DENSE_DTYPES)}")
@@ -67,7 +67,8 @@ def _stored(tensor: Tensor, dtype: str) -> StoredWeight:
             name: ((*lead, *shape), tensor.part_dtypes.get(name, dtype_name(d))) for name, (shape, d) in parts.items()
         }
         return StoredWeight(tensor.format, columns, specs, tensor.read, tensor.places)
-    stored = "f32" if len(tensor.shape) < 2 else tensor.format if dtype == "auto" else dtype
+    small = len(tensor.shape) < 2 or tensor.name.endswith(".bias")
+    stored = "f32" if small else tensor.format if dtype == "auto" else dtype
 
     def read() -> dict[str, np.ndarray]:
         with np.errstate(over="ignore"):  # beyond float16's range: infinity, as every converter does

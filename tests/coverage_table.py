@@ -61,6 +61,7 @@ MODELS = (
     "MoE of Qwen 3 (`qwen3_moe`)",
     "OLMoE (`olmoe`)",
     "MoE of Granite 3 (`granitemoe`)",
+    "gpt-oss (`gpt_oss`)",
 )
 
 

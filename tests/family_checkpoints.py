@@ -104,6 +104,7 @@ GEMMA4_31B: dict[str, Any] = {
     "sliding_window": 20,
     "hidden_size_per_layer_input": 0,
 }
+OSS_ROPE = YARN | {"rope_theta": 150000.0, "truncate": False}
 OLMO3_ROPE = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": YARN}
 # name -> the model's line in the coverage table, its model type, what differs from SHAPE
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -164,6 +165,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "qwen3_moe",
         {"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 32, "head_dim": 32}
         | {"norm_topk_prob": True},
+    ),
+    "gpt-oss": (
+        "gpt-oss",
+        "gpt_oss",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rope_parameters": OSS_ROPE} | WINDOWS,
     ),
 }
 

@@ -73,6 +73,20 @@ GEMMA4_KEYS = {
     "embedding_length_per_layer_input": 16,
     "final_logit_softcapping": 30.0,
 }
+EXPERTS = {"expert_count": 8, "expert_used_count": 3}
+MIXTRAL = ROPE | {"num_local_experts": 8, "num_experts_per_tok": 3}  # of the architecture "llama"
+# YaRN whose bounds are the frequencies 0 and 2, which llama.cpp rounds to whole numbers and the model does not: at 32
+# dimensions the base of which 2 is the frequency that makes one turn in 16 positions.
+OSS_BASE = 1768.37
+OSS_ROPE = {"rope_type": "yarn", "rope_theta": OSS_BASE, "factor": 8.0, "original_max_position_embeddings": 16}
+OSS_ROPE |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+OSS_KEYS = {
+    "rope.freq_base": OSS_BASE,
+    "rope.dimension_count": 32,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 8.0,
+    "rope.scaling.original_context_length": 16,
+}
 # architecture -> model type, changes of its config, metadata
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", EPSILON, RMS | {"rope.dimension_count": 16}),
@@ -107,8 +121,41 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mistral3": ("ministral3", EPSILON | {"head_dim": 32, "rope_parameters": MINISTRAL3}, RMS | HEADS | MISTRAL3),
     "gemma4": ("gemma4_text", GEMMA4, RMS | GEMMA4_KEYS),
     "apertus": ("apertus", EPSILON | ROPE, RMS),
+    "qwen2moe": (
+        "qwen2_moe",
+        EPSILON
+        | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+        | {"shared_expert_intermediate_size": 64},
+        RMS | EXPERTS | {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64},
+    ),
+    "qwen3moe": (
+        "qwen3_moe",
+        EPSILON
+        | {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+        | {"norm_topk_prob": True},
+        RMS | HEADS | EXPERTS | {"expert_feed_forward_length": 32},
+    ),
+    "olmoe": (
+        "olmoe",
+        EPSILON | {"num_experts": 8, "num_experts_per_tok": 3, "num_key_value_heads": 4},
+        RMS | EXPERTS,
+    ),
+    "granitemoe": (
+        "granitemoe",
+        EPSILON
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.0}
+        | {"num_local_experts": 8, "num_experts_per_tok": 3},
+        RMS | GRANITE | EXPERTS,
+    ),
+    "gpt-oss": (
+        "gpt_oss",
+        EPSILON
+        | {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 16}
+        | {"rope_parameters": OSS_ROPE},
+        RMS | HEADS | WINDOW | EXPERTS | OSS_KEYS | {"expert_feed_forward_length": 96},
+    ),
 }
-INTERLEAVED = ("llama", "smollm3", "granite", "mistral3")
+INTERLEAVED = ("llama", "smollm3", "granite", "granitemoe", "mistral3")
 
 
 def random_model(model_type: str, **changes: Any) -> Any:
@@ -180,13 +227,37 @@ def write_gguf(
     return path
 
 
+def _apart(model: Any) -> dict[str, torch.Tensor]:
+    """The weights, gate and up of experts apart, as [E, N, K], under names that the package knows."""
+    oss, found = model.config.model_type == "gpt_oss", {}
+    for name, tensor in model.state_dict().items():
+        name = name.replace(".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj")
+        name = name.replace(".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj")
+        name = name.replace(".block_sparse_moe.router.weight", ".mlp.gate.weight")
+        base, _, leaf = name.rpartition(".experts.")
+        if not base:
+            found[name] = tensor[0] if name.endswith("shared_expert_gate.weight") else tensor
+            continue
+        stem, kind = (leaf.removesuffix("_bias"), "bias") if leaf.endswith("_bias") else (leaf, "weight")
+        if oss and kind == "weight":
+            tensor = tensor.swapaxes(1, 2)
+        if stem != "gate_up_proj":
+            found[f"{base}.experts.{stem}.{kind}"] = tensor
+            continue
+        n = tensor.shape[1] // 2
+        parts = (tensor[:, ::2], tensor[:, 1::2]) if oss else (tensor[:, :n], tensor[:, n:])
+        for part, half in zip(("gate_proj", "up_proj"), parts, strict=True):
+            found[f"{base}.experts.{part}.{kind}"] = half
+    return found
+
+
 def _add_tensors(
     writer: gguf.GGUFWriter, model: Any, architecture: str, types: dict[str, str], quantize: Quantize
 ) -> None:
     config = model.config
     kind = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    state = {k: v for k, v in model.state_dict().items() if not k.endswith(("act_fn.beta", "act_fn.eps"))}
+    state = {k: v for k, v in _apart(model).items() if not k.endswith(("act_fn.beta", "act_fn.eps"))}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     for key in ("alpha_p", "alpha_n"):
@@ -200,7 +271,7 @@ def _add_tensors(
     for name, tensor in state.items():
         array = tensor.float().numpy()
         base, _, kind_of = name.rpartition(".")
-        if kind_of == "layer_scalar":
+        if kind_of in ("layer_scalar", "sinks"):
             base, kind_of = name, "weight"
         target = names.get_name(base) or names.get_name(name)
         assert target, name
@@ -211,7 +282,9 @@ def _add_tensors(
             array = array + 1
         if architecture in ("command-r",) and name.endswith(("q_norm.weight", "k_norm.weight")):
             array = array.reshape(-1, array.shape[-1])
-        wanted = next((t for part, t in types.items() if part in target and array.ndim == 2), "F32")
+        wanted = next(
+            (t for part, t in types.items() if part in target and array.ndim > 1 and kind_of == "weight"), "F32"
+        )
         quantized = gguf.GGMLQuantizationType[wanted]
         data = array if wanted == "F32" else quantize(array, quantized)
         writer.add_tensor(f"{target}.{kind_of}", np.ascontiguousarray(data), raw_dtype=quantized)

@@ -58,13 +58,14 @@ INLINE void mix_columns(float* y, float old, const float (&weight)[W], Span span
 
 template <class T>
 static void attend_row(const AttentionShape& shape, const float* q, const T* keys, const T* values,
-                       const int32_t* table, int64_t position, float* y) {
+                       const int32_t* table, int64_t position, float sink, float* y) {
   const Positions seen = seen_from(position, shape.window);
   const int64_t head_dim = shape.head_dim;
   for (int64_t d = 0; d < head_dim; d++) y[d] = 0.0f;
   if (seen.high < 0) return;
-  float peak = -__builtin_inff();  // weights and sums are relative to exp(peak)
+  float peak = sink;  // weights and sums are relative to exp(peak)
   F total = 0;
+  if (sink != NO_SINK) total[0] = 1;
   KeyCursor cursor = start_keys(shape, table, seen);
   for (int64_t p = cursor.p; p <= seen.high; p += W) {
     int64_t places[W];

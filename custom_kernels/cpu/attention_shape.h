@@ -9,6 +9,8 @@ struct AttentionShape {
   float scale, softcap;
 };
 
+constexpr float NO_SINK = -__builtin_inff();  // a score whose exponential is 0
+
 // Positions low .. high; none when high < low.
 struct Positions {
   int64_t low, high;

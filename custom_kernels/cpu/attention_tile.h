@@ -154,14 +154,15 @@ INLINE void mix_tile(float* y, int64_t row_stride, const F (&weights)[W], F old_
 // `count` rows, at most W; q and y: the head's first row, `row_stride` elements from one row to the next.
 template <class T>
 static void attend_tile(const AttentionShape& shape, const float* q, const T* keys, const T* values,
-                        const int32_t* table, const int32_t* positions, int64_t count, int64_t row_stride, float* y) {
+                        const int32_t* table, const int32_t* positions, float sink, int64_t count, int64_t row_stride,
+                        float* y) {
   alignas(64) float turned[LARGEST_HEAD][W];
   const int64_t head_dim = shape.head_dim;
   const Rows rows = find_rows(positions, count, shape.window);
   turn_queries(turned, q, row_stride, count, head_dim);
   for (int r = 0; r < count; r++)
     for (int64_t d = 0; d < head_dim; d++) y[r * row_stride + d] = 0.0f;
-  Softmax softmax = {F(-__builtin_inff()), F(0.0f)};
+  Softmax softmax = {F(sink), F(sink == NO_SINK ? 0.0f : 1.0f)};
   KeyCursor cursor = start_keys(shape, table, rows.any);
   for (int64_t p = cursor.p; p <= rows.any.high; p += W) {
     int64_t places[W];

@@ -67,6 +67,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (_layers, rows, _width), dtype = types[1]
     pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
     sequences, blocks = types[3][0]
+    operands = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks")[: len(types)]
     launches = attention_launches(
         STORED[dtype],
         tokens=tokens,
@@ -75,6 +76,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
         head_dim=head_dim,
         pool_rows=pool_rows,
         blocks_per_sequence=blocks,
+        sinks="sinks" in operands,
         **attributes,
     )
-    return Lowering(("q", "k_pool", "v_pool", "block_table", "positions"), launches, ("y",))
+    return Lowering(operands, launches, ("y",))

@@ -3,7 +3,7 @@
 // A workgroup takes up to QUERIES query vectors (row, query head) of one sequence that share a KV head, and one of
 // `splits` equal parts of the positions that they see. Its waves take turns at tiles of 32 positions: a lane scores one
 // position, then owns DIMS neighbouring dimensions of the mix. Softmax is online (Milakov and Gimelshein,
-// arXiv:1805.02867); the waves meet in local memory, the splits in `attention_combine`.
+// arXiv:1805.02867); the waves meet in local memory, the splits in `attention_combine`. A sink joins the last sum.
 #pragma once
 
 #include "cache.h"
@@ -16,7 +16,7 @@ inline constexpr f32 LOG2_E = 1.44269504088896f;
 struct AttentionShape {
   u32 layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window;
   f32 scale, softcap;
-  u32 splits;
+  u32 has_sinks, splits;
 };
 
 template <u32 DIMS>
@@ -34,6 +34,13 @@ DEVICE f32 capped(f32 score, f32 softcap) {
   const f32 e = exp2_fast(-2.0f * LOG2_E * __builtin_fabsf(x));  // tanh |x| = (1 - e) / (1 + e)
   const f32 tanh = (1.0f - e) / (1.0f + e);
   return softcap * __builtin_copysignf(tanh, x);
+}
+
+// A softmax's highest score and its sum relative to that, with the sink of a head among the scores.
+DEVICE void join_sink(f32 sink, f32& highest, f32& sum) {
+  const f32 higher = larger(highest, sink);
+  sum = multiply_add(sum, exp2_fast((highest - higher) * LOG2_E), exp2_fast((sink - higher) * LOG2_E));
+  highest = higher;
 }
 
 // Where one workgroup works.
@@ -57,8 +64,9 @@ struct AttentionPlace {
   __attribute__((always_inline)) bool inside(u32 i) const { return first_query + i < queries; }
   // Row of q and of the result: token * q_heads + head.
   __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
-    return (u64)token(s, i) * s.q_heads + kv_head * group + (first_query + i) % group;
+    return (u64)token(s, i) * s.q_heads + head(i);
   }
+  __attribute__((always_inline)) u32 head(u32 i) const { return kv_head * group + (first_query + i) % group; }
   __attribute__((always_inline)) u32 token(const AttentionShape& s, u32 i) const {
     return sequence * (s.tokens / s.sequences) + (first_query + i) / group;
   }
@@ -66,7 +74,8 @@ struct AttentionPlace {
 
 template <class T, u32 DIMS>
 DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
-                      const GLOBAL i32* positions, GLOBAL f32* out, GLOBAL f32* peaks, const AttentionShape s) {
+                      const GLOBAL i32* positions, const GLOBAL f32* sinks, GLOBAL f32* out, GLOBAL f32* peaks,
+                      const AttentionShape s) {
   using Tiles = AttentionTiles<DIMS>;
   LOCAL f32* tile_q = (LOCAL f32*)Tiles::q;
   const LOCAL f32x4* tile_q4 = Tiles::q;
@@ -175,7 +184,12 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
       sum = multiply_add(Tiles::total[w * QUERIES + i], kept[w], sum);
     }
     const u64 row = place.row(s, i) * s.splits + place.split;
-    const f32 factor = s.splits > 1 ? 1.0f : sum > 0.0f ? 1.0f / sum : 0.0f;
+    f32 factor = 1.0f;
+    if (s.splits == 1) {
+      const f32 before = highest;
+      if (s.has_sinks) join_sink(sinks[place.head(i)], highest, sum);
+      factor = sum > 0.0f ? exp2_fast((before - highest) * LOG2_E) / sum : 0.0f;
+    }
     for (u32 d = thread; d < s.head_dim; d += ATTENTION_THREADS) {
       f32 value = 0.0f;
       UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
@@ -190,8 +204,10 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
   }
 }
 
-// parts [rows, splits, head_dim] with their peaks and sums [rows, splits, 2] -> out [rows, head_dim]; a workgroup a row.
-DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, GLOBAL f32* out, u32 head_dim, u32 splits) {
+// parts [rows, splits, head_dim] with their peaks and sums [rows, splits, 2] -> out [rows, head_dim]; a workgroup a row,
+// which is token * q_heads + head. sinks [q_heads] are read where has_sinks.
+DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL f32* out,
+                              u32 head_dim, u32 splits, u32 q_heads, u32 has_sinks) {
   const u64 first = (u64)workgroup_id() * splits;
   f32 highest = NOTHING;
   for (u32 i = 0; i < splits; i++) highest = larger(highest, peaks[2 * (first + i)]);
@@ -199,6 +215,7 @@ DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, 
   for (u32 i = 0; i < splits; i++) {
     sum = multiply_add(peaks[2 * (first + i) + 1], exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E), sum);
   }
+  if (has_sinks) join_sink(sinks[workgroup_id() % q_heads], highest, sum);
   const f32 factor = sum > 0.0f ? 1.0f / sum : 0.0f;
   for (u32 d = thread_id(); d < head_dim; d += ATTENTION_THREADS) {
     f32 value = 0.0f;

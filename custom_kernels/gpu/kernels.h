@@ -104,26 +104,29 @@
   }
 
 // For head dimensions up to `capacity`: the result in one launch, or `splits` parts and their peaks for combine.
-#define ATTENTION_INPUTS(type) IN(f32, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions)
+// sinks: read where has_sinks, else any float32 buffer.
+#define ATTENTION_INPUTS(type) \
+  IN(f32, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions), IN(f32, sinks)
 #define ATTENTION_SCALARS                                                                                  \
   u32 layer, u32 tokens, u32 sequences, u32 q_heads, u32 kv_heads, u32 head_dim, u32 pool_rows, u32 blocks, \
-      u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits
+      u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits, u32 has_sinks
 #define ATTENTION_SHAPE                                                                              \
   layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window,      \
-      __builtin_bit_cast(f32, scale_bits), __builtin_bit_cast(f32, softcap_bits)
+      __builtin_bit_cast(f32, scale_bits), __builtin_bit_cast(f32, softcap_bits), has_sinks
 #define ATTENTION(type, capacity)                                                                           \
   KERNEL(ATTENTION_THREADS)                                                                                 \
   void strixhlo_attention_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, y), ATTENTION_SCALARS) {     \
-    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, y, nullptr, {ATTENTION_SHAPE, 1}); \
+    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, y, nullptr, {ATTENTION_SHAPE, 1}); \
   }
 #define ATTENTION_SPLIT(type, capacity)                                                                            \
   KERNEL(ATTENTION_THREADS)                                                                                        \
   void strixhlo_attention_split_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, parts), OUT(f32, peaks),      \
                                                      ATTENTION_SCALARS, u32 splits) {                              \
-    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, parts, peaks, {ATTENTION_SHAPE, splits}); \
+    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, parts, peaks, {ATTENTION_SHAPE, splits}); \
   }
 #define ATTENTION_COMBINE                                                                                          \
   KERNEL(ATTENTION_THREADS)                                                                                        \
-  void strixhlo_attention_combine(IN(f32, parts), IN(f32, peaks), OUT(f32, y), u32 head_dim, u32 splits) {          \
-    attention_combine(parts, peaks, y, head_dim, splits);                                                          \
+  void strixhlo_attention_combine(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(f32, y), u32 head_dim,        \
+                                  u32 splits, u32 q_heads, u32 has_sinks) {                                        \
+    attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);                               \
   }

@@ -126,11 +126,13 @@ def attention_launches(
     window: int = 0,
     scale: float,
     softcap: float = 0.0,
+    sinks: bool = False,
     splits: int | None = None,
 ) -> tuple[Launch, ...] | None:
     """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16" or "f32") -> y of the same shape.
 
-    head_dim: a multiple of 8, at most 256, else None. splits: None means that `attention_splits` chooses.
+    head_dim: a multiple of 8, at most 256, else None. sinks: an input of that name, float32 [q_heads]. splits: None
+    means that `attention_splits` chooses.
     """
     if head_dim % 8 or head_dim > HEAD_DIMS[-1]:
         return None
@@ -141,9 +143,10 @@ def attention_launches(
         context = min(window, blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
         row_bytes = 2 * kv_heads * head_dim * BYTES[dtype]
         splits = attention_splits(workgroups, kv_heads, context, row_bytes)
-    inputs = ("q", "k_pool", "v_pool", "block_table", "positions")
+    # A kernel without sinks reads nothing of what stands in their place.
+    inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
     shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size, window)
-    scalars = (*shape, _float_bits(scale), _float_bits(softcap))
+    scalars = (*shape, _float_bits(scale), _float_bits(softcap), int(sinks))
     result = Output("y", (tokens, q_heads, head_dim), "f32")
     if splits == 1:
         symbol = f"strixhlo_attention_{dtype}_d{capacity}"
@@ -155,9 +158,9 @@ def attention_launches(
         Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, ATTENTION_THREADS),
         Launch(
             "strixhlo_attention_combine",
-            ("parts", "peaks"),
+            ("parts", "peaks", "sinks" if sinks else "q"),
             (result,),
-            (head_dim, splits),
+            (head_dim, splits, q_heads, int(sinks)),
             tokens * q_heads,
             ATTENTION_THREADS,
         ),

@@ -75,6 +75,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
     if STORED.get(dtype) not in POOLS:
         return None
     sequences, blocks = types[3][0]
+    operands = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks")[: len(types)]
     launches = attention_launches(
         STORED[dtype],
         tokens=tokens,
@@ -83,6 +84,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
         head_dim=head_dim,
         pool_rows=pool_rows,
         blocks_per_sequence=blocks,
+        sinks="sinks" in operands,
         **attributes,
     )
-    return _lowering(("q", "k_pool", "v_pool", "block_table", "positions"), launches, "y")
+    return _lowering(operands, launches, "y")

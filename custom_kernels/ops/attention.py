@@ -7,7 +7,8 @@ Heads may fill a multiple of the pool's width (layers of unequal heads share one
 [layers / n, pool_rows, n * width], and `layer` counts in it.
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
 position i sees the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding:
-zeros. Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
+zeros. A sixth operand, sinks float32 [q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss).
+Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def reference(
     v_pool: jax.Array,
     block_table: jax.Array,
     positions: jax.Array,
-    *,
+    *sinks: jax.Array,
     layer: int,
     kv_heads: int,
     block_size: int,
@@ -55,8 +56,11 @@ def reference(
     mask = visible[:, None, None]
     scores = jnp.where(mask, scores, -jnp.inf)
     peak = jnp.max(scores, axis=-1, keepdims=True)
-    weights = jnp.where(mask, jnp.exp(scores - jnp.where(jnp.isfinite(peak), peak, 0.0)), 0.0)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
+    sink = sinks[0].reshape(1, kv_heads, -1, 1, 1) if sinks else jnp.full((), -jnp.inf)
+    peak = jnp.maximum(peak, sink)
+    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+    weights = jnp.where(mask, jnp.exp(scores - peak), 0.0)
+    total = jnp.sum(weights, axis=-1, keepdims=True) + jnp.exp(sink - peak)
     weights = weights / jnp.where(total == 0, 1.0, total)
     # A pool row that nobody wrote may hold anything, and 0 * NaN is NaN.
     seen = visible.any(axis=1)[:, :, None, None]
@@ -73,6 +77,7 @@ def attention(
     v_pool: jax.Array,
     block_table: jax.Array,
     positions: jax.Array,
+    sinks: jax.Array | None = None,
     *,
     layer: int,
     kv_heads: int,
@@ -81,13 +86,12 @@ def attention(
     scale: float,
     softcap: float = 0.0,
 ) -> jax.Array:
-    """q float32 [T, q_heads, head_dim] -> float32 [T, q_heads, head_dim]; see the module's text."""
+    """q float32 [T, q_heads, head_dim], sinks float32 [q_heads] -> float32 [T, q_heads, head_dim]; see the module's
+    text."""
+    operands = (q, k_pool, v_pool, block_table, positions)
     return _composite(
-        q,
-        k_pool,
-        v_pool,
-        block_table,
-        positions,
+        *operands,
+        *(() if sinks is None else (sinks,)),
         layer=layer,
         kv_heads=kv_heads,
         block_size=block_size,

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import StrixhloError
 from .gguf import GgufFile
+from .gguf_experts import EXPERT_KEYS, EXPERTS, SELECTED, SHARED_EXPERT, expert_counts, expert_size
 from .gguf_gemma4 import gemma4_config
 from .gguf_metadata import boolean, integer, numbers, real
 
@@ -46,7 +47,8 @@ class Architecture:
     interleaved: the converter has interleaved the two halves of each head of q and k (for rotating neighbours), which
     is undone. epsilon: the config key of a LayerNorm's epsilon; None: RMS norms. partial_rotary: the rotated part of a
     head may be smaller than it. config: what it adds, given what all share. outside: tensors outside of the layers.
-    bare: layer tensors whose name has no ".weight". unequal_layers: `config` reads what differs between layers.
+    bare: layer tensors whose name has no ".weight". experts: it may have them, and `config` reads how many.
+    unequal_layers: `config` reads what differs between layers.
     """
 
     model_type: str
@@ -58,6 +60,7 @@ class Architecture:
     unequal_layers: bool = False
     outside: Mapping[str, str] = field(default_factory=dict)
     bare: frozenset[str] = frozenset()
+    experts: bool = False
     config: Callable[[GgufFile, Config], Config] = field(default=_nothing)
 
 
@@ -124,16 +127,62 @@ def _phi3(file: GgufFile, config: Config) -> Config:
     return added | {"rope_scaling": block}
 
 
-def _granite(file: GgufFile, _config: Config) -> Config:
-    if not boolean(file, "granite.rope.scaling.finetuned", True):  # its meaning here
+def _granite(file: GgufFile, _config: Config, prefix: str = "granite") -> Config:
+    if not boolean(file, f"{prefix}.rope.scaling.finetuned", True):  # its meaning here
         raise StrixhloError(
-            f"{file.path}: granite.rope.scaling.finetuned = false (no rotary embedding) is not supported"
+            f"{file.path}: {prefix}.rope.scaling.finetuned = false (no rotary embedding) is not supported"
         )
     return {
-        "embedding_multiplier": real(file, "granite.embedding_scale", 1.0),
-        "residual_multiplier": real(file, "granite.residual_scale", 1.0),
-        "attention_multiplier": real(file, "granite.attention.scale"),
-        "logits_scaling": real(file, "granite.logit_scale", 1.0),
+        "embedding_multiplier": real(file, f"{prefix}.embedding_scale", 1.0),
+        "residual_multiplier": real(file, f"{prefix}.residual_scale", 1.0),
+        "attention_multiplier": real(file, f"{prefix}.attention.scale"),
+        "logits_scaling": real(file, f"{prefix}.logit_scale", 1.0),
+    }
+
+
+def _llama(file: GgufFile, _config: Config) -> Config:
+    """Mixtral is Llama with experts here."""
+    if not integer(file, "llama.expert_count", 0):
+        return {}
+    return {"model_type": "mixtral"} | expert_counts(file, "llama", "num_local_experts", normalized=True)
+
+
+def _qwen2moe(file: GgufFile, config: Config) -> Config:
+    counts = expert_counts(file, "qwen2moe", "num_experts", normalized=False)
+    width = config["intermediate_size"]
+    return counts | {
+        "moe_intermediate_size": expert_size(file, "qwen2moe", width // counts["num_experts_per_tok"]),
+        "shared_expert_intermediate_size": integer(file, "qwen2moe.expert_shared_feed_forward_length", 0) or width,
+        "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
+        "norm_topk_prob": False,
+    }
+
+
+def _qwen3moe(file: GgufFile, config: Config) -> Config:
+    counts = expert_counts(file, "qwen3moe", "num_experts", normalized=True)
+    size = expert_size(file, "qwen3moe", config["intermediate_size"] // counts["num_experts_per_tok"])
+    return counts | {"moe_intermediate_size": size, "norm_topk_prob": True}
+
+
+def _olmoe(file: GgufFile, config: Config) -> Config:
+    size = expert_size(file, "olmoe", config["intermediate_size"])
+    counts = expert_counts(file, "olmoe", "num_experts", normalized=False)
+    return counts | {"intermediate_size": size, "norm_topk_prob": False}
+
+
+def _granitemoe(file: GgufFile, config: Config) -> Config:
+    counts = expert_counts(file, "granitemoe", "num_local_experts", normalized=True)
+    return _granite(file, config, "granitemoe") | counts
+
+
+def _gpt_oss(file: GgufFile, config: Config) -> Config:
+    """The converter drops that YaRN's bounds are not rounded, and llama.cpp rounds them; here they are the model's."""
+    layers, block = config["num_hidden_layers"], config["rope_scaling"]
+    return expert_counts(file, "gpt-oss", "num_local_experts", normalized=False, gating=SELECTED) | {
+        "intermediate_size": expert_size(file, "gpt-oss", config["intermediate_size"]),
+        "sliding_window": integer(file, "gpt-oss.attention.sliding_window"),
+        "layer_types": layer_types(file, "gpt-oss", layers, 2),
+        "rope_scaling": block | {"truncate": False} if block and block["rope_type"] == "yarn" else block,
     }
 
 
@@ -205,9 +254,29 @@ _GEMMA4_KEYS |= {"attention.key_length_swa", "attention.value_length_swa", "embe
 _CAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("llama", LLAMA, interleaved=True),
+    "llama": Architecture("llama", LLAMA | EXPERTS, EXPERT_KEYS, interleaved=True, experts=True, config=_llama),
     "qwen2": Architecture("qwen2", LLAMA),
     "qwen3": Architecture("qwen3", LLAMA | QK_NORM),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        LLAMA | EXPERTS | SHARED_EXPERT,
+        EXPERT_KEYS | {"expert_shared_feed_forward_length"},
+        experts=True,
+        config=_qwen2moe,
+    ),
+    "qwen3moe": Architecture("qwen3_moe", LLAMA | QK_NORM | EXPERTS, EXPERT_KEYS, experts=True, config=_qwen3moe),
+    "olmoe": Architecture("olmoe", LLAMA | QK_NORM | EXPERTS, EXPERT_KEYS, experts=True, config=_olmoe),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        ATTENTION
+        | EXPERTS
+        | {"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"}
+        | {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"},
+        EXPERT_KEYS | _WINDOW,
+        bare=frozenset({"attn_sinks"}),
+        experts=True,
+        config=_gpt_oss,
+    ),
     "gemma2": Architecture("gemma2", ATTENTION | MLP | SANDWICH, _WINDOW | _CAPS, config=_gemma2),
     "gemma3": Architecture(
         "gemma3_text", ATTENTION | MLP | SANDWICH | QK_NORM, _WINDOW | _CAPS | {"rope.freq_base_swa"}, config=_gemma3
@@ -222,6 +291,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": Architecture("smollm3", LLAMA, interleaved=True),
     "olmo2": Architecture("olmo2", ATTENTION | MLP | QK_NORM | POST_NORM, _WINDOW, config=_olmo2),
     "granite": Architecture("granite", LLAMA, _SCALES, interleaved=True, config=_granite),
+    "granitemoe": Architecture(
+        "granitemoe", LLAMA | EXPERTS, _SCALES | EXPERT_KEYS, interleaved=True, experts=True, config=_granitemoe
+    ),
     "starcoder2": Architecture(
         "starcoder2",
         ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"} | PRE_NORM,

@@ -13,6 +13,7 @@ from .contents import Checkpoint, Tensor
 from .gguf import GgufFile, GgufTensor
 from .gguf_architectures import ARCHITECTURES
 from .gguf_config import architecture_of, config_of
+from .gguf_experts import without_experts_dimension
 from .gguf_metadata import numbers
 from .gguf_names import NOT_WEIGHTS, hugging_face_name
 from .gguf_parts import read_gguf_parts
@@ -26,7 +27,7 @@ def open_gguf(path: Path) -> Checkpoint:
     architecture = architecture_of(file)
     config = config_of(file)
     tensors: dict[str, Tensor] = {}
-    for entry in file.tensors.values():
+    for entry in map(without_experts_dimension, file.tensors.values()):
         if NOT_WEIGHTS.fullmatch(entry.name):
             continue
         name = hugging_face_name(entry.name, architecture)

@@ -71,8 +71,10 @@ def _refuse_unknown_keys(file: GgufFile, architecture: str) -> None:
     for key in file.metadata:
         if key.startswith(prefix) and key.removeprefix(prefix) not in known:
             raise StrixhloError(f"{file.path}: {key} is not supported: it may change what the model computes")
-    if integer(file, prefix + "expert_count", 0):
-        raise StrixhloError(f"{file.path}: {prefix}expert_count: mixture-of-experts models are not supported yet")
+    if integer(file, prefix + "expert_count", 0) and not ARCHITECTURES[architecture].experts:
+        raise StrixhloError(
+            f"{file.path}: {prefix}expert_count: {architecture} with a mixture of experts is not supported"
+        )
 
 
 def _shared(file: GgufFile, architecture: str) -> dict[str, Any]:

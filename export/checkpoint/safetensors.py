@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import StrixhloError
 from .contents import Checkpoint
+from .gpt_oss_experts import split_gpt_oss_experts
 from .hugging_face_config import normalized_config, normalized_name, renamed
 from .hugging_face_defaults import with_defaults
 from .quantization import assemble, maker_of
@@ -44,7 +45,10 @@ def open_safetensors(directory: Path) -> Checkpoint:
                 before = stored[name].place.path.name
                 raise StrixhloError(f"{path}: tensor {name!r} is also in {before}; download the model again")
             stored[name] = tensor
-    tensors = stack_experts(assemble(stored.items(), maker))
+    tensors = assemble(stored.items(), maker)
+    if config.get("model_type") == "gpt_oss":
+        tensors = split_gpt_oss_experts(tensors)
+    tensors = stack_experts(tensors)
     if config.setdefault("tie_word_embeddings", "lm_head.weight" not in tensors):
         tensors.pop("lm_head.weight", None)  # some files store the embedding a second time
     return Checkpoint(

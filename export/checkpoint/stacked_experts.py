@@ -3,7 +3,7 @@
 `<layer>.mlp.experts.gate_proj.weight` [E * N, K] holds expert e's row n at row e * N + n. Checkpoints have one tensor
 an expert (`experts.0.gate_proj.weight`), stacks with a dimension of experts (MLX: `switch_mlp`), or a stack in which
 each expert's gate rows come before its up rows (transformers 5: `experts.gate_up_proj`; Granite: `input_linear`).
-gpt-oss's quantized gate and up, row by row in turn, stay as they are: no family reads them.
+gpt-oss's are in gpt_oss_experts.py.
 """
 
 from __future__ import annotations

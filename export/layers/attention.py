@@ -23,6 +23,7 @@ class Attention:
     rope: None in layers without positions. window: positions that a row sees, itself included (0: all).
     query_scale: a factor on q that depends on the position.
     softcap: scores become softcap * tanh(scores / softcap) (0: not).
+    sinks: a learned score of each head joins its softmax and takes its share of nothing (the tensor `sinks`).
     fused: q, k and v are one tensor qkv_proj, in that order of rows.
     norm: of q and k before the rotation, over what `norm_over` says: each head with one weight [head_dim]; each head
     with a weight of its own [heads, head_dim]; or the projection as a whole [heads * head_dim].
@@ -37,6 +38,7 @@ class Attention:
     query_scale: QueryScale | None = None
     window: int = 0
     softcap: float = 0.0
+    sinks: bool = False
     bias: bool = False
     output_bias: bool = False
     fused: bool = False
@@ -58,6 +60,8 @@ class Attention:
         if self.norm:
             for name, heads in zip(self.norm_names, (self.heads, self.kv_heads), strict=True):
                 yield from self.norm.shapes(p + name, *self._norm_shape(heads))
+        if self.sinks:
+            yield p + "sinks", (self.heads,)
         yield from projection_shapes(p + self.output, self.hidden, rows["q"], self.output_bias)
 
     def _norm_shape(self, heads: int) -> tuple[int, ...]:
@@ -78,7 +82,10 @@ class Attention:
             q, k = self.rope(q, w, cache.positions), self.rope(k, w, cache.positions)
         if self.query_scale:
             q = self.query_scale(q, w, cache.positions)
-        mixed, cache = cache.attend(q, k, v, layer=layer, scale=self.scale, window=self.window, softcap=self.softcap)
+        sinks = w[p + "sinks"].dense if self.sinks else None
+        mixed, cache = cache.attend(
+            q, k, v, layer=layer, scale=self.scale, window=self.window, softcap=self.softcap, sinks=sinks
+        )
         return projection(mixed, w, p + self.output, self.output_bias), cache
 
     def _qkv(self, w: Weights, p: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -65,6 +65,7 @@ class Cache:
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
+        sinks: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
         """Append k, v float32 [T, kv_heads, head_dim] to a layer, then attend with q float32 [T, heads, head_dim].
 
@@ -74,10 +75,19 @@ class Cache:
         _, rows, index = self.group(layer)
         k_pool, v_pool = kv_append(self.k_pool, self.v_pool, k.reshape(t, -1), v.reshape(t, -1), rows, index)
         cache = replace(self, k_pool=k_pool, v_pool=v_pool)
-        return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
+        mixed = cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap, sinks=sinks)
+        return mixed, cache
 
     def read(
-        self, q: jax.Array, *, kv_heads: int, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+        self,
+        q: jax.Array,
+        *,
+        kv_heads: int,
+        layer: int,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: jax.Array | None = None,
     ) -> jax.Array:
         """Attend with q float32 [T, heads, head_dim] to what a layer holds; float32 [T, heads * head_dim]."""
         table, _, index = self.group(layer)
@@ -87,6 +97,7 @@ class Cache:
             self.v_pool,
             table,
             self.positions,
+            sinks,
             layer=index,
             kv_heads=kv_heads,
             block_size=self.block_size,

@@ -15,6 +15,7 @@ from strixhlo.custom_kernels.cpu.launches import attention_launches
 
 DTYPES = {"fp8": float8_e4m3fn, "f16": np.float16, "f32": np.float32}
 LAYERS, LAYER = 2, 1
+SINKS = (0.5, -3.0, 4.0, 80.0, -80.0, 0.0)  # among the scores, far above and far below them
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Case:
     window: int = 0
     softcap: float = 0.0
     spread: float = 1.0  # of the queries: large makes peaked softmaxes
+    sinks: tuple[float, ...] = ()  # of each query head
 
     @property
     def tokens(self) -> int:
@@ -54,6 +56,11 @@ CASES = {
     "odd head": Case((tuple(range(9)), tuple(range(30, 39))), head_dim=45, block_size=7),
     "odd head, decode": Case(((33,), (2,)), head_dim=45, block_size=7),
     "block of one": Case(((33,), (12,)), block_size=1),
+    "sinks, decode": Case(((40,), (0,), (131,), (-1,)), sinks=SINKS),
+    "sinks, window decode": Case(((300,), (10,), (31,)), window=32, sinks=SINKS),
+    "sinks, chunk": Case((tuple(range(37, 37 + 21)), (*range(20), -1)), sinks=SINKS),
+    "sinks, window, odd head": Case((tuple(range(60, 80)),), window=9, head_dim=45, block_size=7, sinks=SINKS),
+    "sinks, no groups, softcap": Case(((20, 21, 22),), q_heads=3, kv_heads=3, softcap=5.0, sinks=SINKS[:3]),
     "positions in any order": Case(((50, 3, 17, 22, 0, 49, 8, 9, 1),), window=20),
 }
 
@@ -111,9 +118,12 @@ class Attention:
             window=case.window,
             scale=case.head_dim**-0.5,
             softcap=case.softcap,
+            sinks=bool(case.sinks),
         )
         pools = [p.view(np.int8) if self.dtype == "fp8" else p for p in (self.k, self.v)]
         inputs = {"q": self.q, "k_pool": pools[0], "v_pool": pools[1], "block_table": self.table}
+        if case.sinks:
+            inputs["sinks"] = np.array(case.sinks, np.float32)
         buffers = {name: fenced(array) for name, array in inputs.items()}
         run_launches(kernels, launches, {**buffers, "positions": fenced(self.positions.reshape(-1)), "y": y})
         check()
@@ -135,8 +145,10 @@ class Attention:
                 scores = keys[:, g] @ self.q[t, h].astype(np.float64) * case.head_dim**-0.5
                 if case.softcap:
                     scores = case.softcap * np.tanh(scores / case.softcap)
-                weights = np.exp(scores - scores.max())
-                y[t, h] = weights @ values[:, g] / weights.sum()
+                sink = case.sinks[h] if case.sinks else -np.inf
+                peak = max(scores.max(), sink)
+                weights = np.exp(scores - peak)
+                y[t, h] = weights @ values[:, g] / (weights.sum() + np.exp(sink - peak))
         return y
 
 

@@ -155,6 +155,16 @@ ATTENTION = {
     "chunk, split": ("f32", 256, 4, 2, CHUNK, 0, 0.0, 2),
 }
 
+# With a sink for each head: one launch, splits and their merge, windows, chunks.
+SINKS = {
+    "sinks, decode, GQA": ("f16", 64, 8, 2, DECODE, 0, 0.0, 1),
+    "sinks, decode, split window": ("f16", 64, 8, 1, DECODE, 40, 0.0, 3),
+    "sinks, decode, more splits than tiles": ("fp8", 64, 4, 2, DECODE, 0, 0.0, 7),
+    "sinks, chunk, window": ("f16", 64, 8, 2, CHUNK, 4, 0.0, 1),
+    "sinks, chunk, split": ("f32", 96, 4, 2, CHUNK, 0, 0.0, 2),
+}
+ATTENTION |= SINKS
+
 
 BLOCK_SIZE, BLOCKS = 16, 6
 
@@ -175,6 +185,7 @@ def launches_of(case: str) -> tuple[Launch, ...]:
         window=window,
         scale=head_dim**-0.5,
         softcap=softcap,
+        sinks=case in SINKS,
         splits=splits,
     )
     assert launches
@@ -198,9 +209,11 @@ def test_attention(run_launches, case):
             for pool in pools:
                 pool[1, at] = rng.standard_normal(shape[2]) * 2
     q = rng.standard_normal((positions.size, q_heads, head_dim), np.float32)
-    names = ("q", "k_pool", "v_pool", "block_table", "positions")
-    values = (q, *map(as_array, pools), table, positions.reshape(-1))
-    got = run_launches(launches_of(case), dict(zip(names, values, strict=True)))["y"]
+    names = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks")
+    values = [q, *map(as_array, pools), table, positions.reshape(-1)]
+    if case in SINKS:
+        values.append(np.linspace(-4, 30, q_heads, dtype=np.float32))  # below, among and far above the scores
+    got = run_launches(launches_of(case), dict(zip(names, values, strict=False)))["y"]
     want = attention_op.reference(
         *map(jnp.asarray, values),
         layer=1,

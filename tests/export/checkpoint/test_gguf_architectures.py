@@ -10,7 +10,20 @@ import pytest
 from checkpoint_logits import distance, logits_of
 from coverage_table import covers
 from gguf_models import ARCHITECTURES as GGUF_CASES
-from gguf_models import EPSILON, GEMMA4, GEMMA4_KEYS, RMS, ROPE, SHAPE, WINDOW, logits, random_model, write_gguf
+from gguf_models import (
+    EPSILON,
+    EXPERTS,
+    GEMMA4,
+    GEMMA4_KEYS,
+    MIXTRAL,
+    RMS,
+    ROPE,
+    SHAPE,
+    WINDOW,
+    logits,
+    random_model,
+    write_gguf,
+)
 
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
@@ -30,7 +43,8 @@ LINES = {"qwen2": "Qwen 2", "qwen3": "Qwen 3", "gemma2": "Gemma 2", "gemma4": "G
 LINES |= {"smollm3": "SmolLM 3", "olmo2": "OLMo 2", "granite": "Granite 3", "starcoder2": "StarCoder 2"}
 LINES |= {"command-r": "Command R (", "cohere2": "Command R7B", "chatglm": "GLM-4 (", "glm4": "GLM-4-0414"}
 LINES |= {"mistral3": "Ministral 3", "exaone4": "EXAONE 4", "seed_oss": "Seed-OSS", "apertus": "Apertus"}
-LINES |= {"llama": "Llama", "exaone": "EXAONE 3"}
+LINES |= {"llama": "Llama", "exaone": "EXAONE 3", "qwen2moe": "MoE of Qwen 1.5", "qwen3moe": "MoE of Qwen 3"}
+LINES |= {"olmoe": "OLMoE", "granitemoe": "MoE of Granite 3", "gpt-oss": "gpt-oss"}
 
 
 def against(name: str, format: str) -> list[pytest.MarkDecorator]:
@@ -47,6 +61,18 @@ def test_logits(architecture: str, tmp_path: Path) -> None:
     with LlamaCpp(path, n_ctx=64) as native:
         theirs = native.teacher_forced_logits(IDS)
     assert distance(ours, theirs) < (5e-3 if architecture == "gemma4" else 2e-3)  # its KV cache is float16
+
+
+@covers("Mixtral", "GGUF F32", "jax", "transformers")
+@covers("Mixtral", "GGUF F32", "jax", "llama.cpp")
+def test_mixtral(tmp_path: Path) -> None:
+    """llama.cpp has Mixtral as Llama with experts."""
+    model = random_model("mixtral", **EPSILON, **MIXTRAL)
+    path = write_gguf(model, tmp_path / "model.gguf", "llama", RMS | EXPERTS | {"rope.dimension_count": 16}, {})
+    ours = logits_of(path, IDS)
+    assert distance(ours, logits(model, IDS)) < 1e-4
+    with LlamaCpp(path, n_ctx=64) as native:
+        assert distance(ours, native.teacher_forced_logits(IDS)) < 2e-3
 
 
 @covers("OLMo 3", "GGUF F32", "jax", "transformers")

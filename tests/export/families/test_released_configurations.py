@@ -167,6 +167,18 @@ RELEASED: dict[str, dict[str, Any]] = {
         "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "sliding_window": 1024,
         "use_bidirectional_attention": "vision", "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
     },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "attention_bias": True, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880, "num_attention_heads": 64,
+        "layer_types": ["sliding_attention", "full_attention"] * 12, "num_experts_per_tok": 4,
+        "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": False,
+        "rms_norm_eps": 1e-05, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+        "swiglu_limit": 7.0, "max_position_embeddings": 131072, "vocab_size": 201088,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_type": "yarn", "truncate": False,
+        },
+    },
 }  # fmt: skip
 # Layers and width of the KV pools, worked out by hand; billions of parameters of the text model; tied or not.
 EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
@@ -186,6 +198,7 @@ EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
     "internlm3-8b": ((48, 2 * 128), 8.80, False),
     "Ministral-3-3B": ((26, 8 * 128), 3.43, True),
     "gemma-4-E2B": ((12 + 2 * 3, 256), 4.65, True),  # 15 layers of 35 have keys: 12 of 256 and 3 of 512
+    "gpt-oss-20b": ((24, 8 * 64), 20.91, False),
     "gemma-4-31B": ((2 * 50 + 10, 4 * 512), 30.7, True),  # 50 layers of 16 x 256, 10 of 4 x 512
 }
 
