@@ -231,9 +231,7 @@ def _apart(model: Any) -> dict[str, torch.Tensor]:
     """The weights, gate and up of experts apart, as [E, N, K], under names that the package knows."""
     oss, found = model.config.model_type == "gpt_oss", {}
     for name, tensor in model.state_dict().items():
-        name = name.replace(".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj")
-        name = name.replace(".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj")
-        name = name.replace(".block_sparse_moe.router.weight", ".mlp.gate.weight")
+        name = name.replace(".block_sparse_moe.", ".mlp.")
         base, _, leaf = name.rpartition(".experts.")
         if not base:
             found[name] = tensor[0] if name.endswith("shared_expert_gate.weight") else tensor

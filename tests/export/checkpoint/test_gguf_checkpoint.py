@@ -172,7 +172,12 @@ def test_untied_output(tiny_llama: Callable[..., Path], gguf_builder: dict) -> N
         ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count differs from the head size 8"),
         ({"llama.attention.scale": 0.5}, "llama.attention.scale is not supported"),
         ({"llama.attention.sliding_window": 512}, "llama.attention.sliding_window is not supported"),
-        ({"llama.expert_count": 8}, "mixture-of-experts"),
+        ({"llama.expert_count": 8}, "llama.expert_used_count is missing"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 9}, "9 of 8 experts"),
+        (
+            {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_gating_func": 2},
+            "llama.expert_gating_func = 2",
+        ),
         ({"split.count": 2}, "llama-gguf-split --merge"),
     ],
 )
