@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .block_table import Blocks, DeviceTables, batch_table
 from .program import Program
 from .prompt_check import check_tokens
-
-Blocks = Sequence[Sequence[int]]  # [groups of layers][blocks of a sequence]
 
 
 class BatchEngine:
@@ -21,6 +20,7 @@ class BatchEngine:
         manifest = program.bundle.manifest
         entries = manifest.entry_points
         self._pools: list[Any] = program.new_pools()
+        self._device_tables = DeviceTables(program.device)
         self._chunks = sorted((e.rows, name) for name, e in entries.items() if e.kind == "prefill")
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
         self.decode_sizes = [rows for rows, _ in self._decodes]
@@ -35,6 +35,7 @@ class BatchEngine:
     def close(self) -> None:
         """Let go of the device buffers."""
         self._pools.clear()
+        self._device_tables.close()
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
         """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
@@ -68,8 +69,8 @@ class BatchEngine:
         padded = np.zeros(rows, np.int32)
         padded[: len(tokens)] = tokens
         where = (np.array([start], np.int32), np.array([len(tokens)], np.int32))
-        host = (padded, *where, self._tables([blocks], 1))
-        fetched, self._pools = self.program.call(name, host, self._pools, fetch)
+        arguments = (padded, *where, self._table(name, [blocks]))
+        fetched, self._pools = self.program.call(name, arguments, self._pools, fetch)
         return fetched
 
     def decode(
@@ -86,8 +87,8 @@ class BatchEngine:
             count = len(tokens[part])
             ids, where = np.zeros(rows, np.int32), np.full(rows, -1, np.int32)
             ids[:count], where[:count] = tokens[part], positions[part]
-            host = (ids, where, self._tables(blocks[part], rows))
-            fetched, self._pools = self.program.call(name, host, self._pools, fetch)
+            arguments = (ids, where, self._table(name, blocks[part]))
+            fetched, self._pools = self.program.call(name, arguments, self._pools, fetch)
             result += list(fetched[:count])
         return result
 
@@ -127,10 +128,8 @@ class BatchEngine:
         first = np.array([b for b in blocks if b >= 0], np.int64)[:, None] * self.block_size
         return (first + np.arange(self.block_size)).reshape(-1)
 
-    def _tables(self, blocks: Sequence[Blocks], rows: int) -> np.ndarray:
-        tables = np.zeros((len(self.windows), rows, self._table_width), np.int32)
-        for row, groups in enumerate(blocks):
-            for table, own in zip(tables, groups, strict=True):
-                table[row, : len(own)] = own
-        np.maximum(tables, 0, out=tables)
-        return tables if len(tables) > 1 else tables[0]
+    def _table(self, entry: str, blocks: Sequence[Blocks]) -> Any:
+        """The block tables of a call, on the device."""
+        spec = self.program.bundle.manifest.entry_points[entry].inputs[-3]
+        table = batch_table(blocks, spec.shape[-2], len(self.windows), self._table_width)
+        return self._device_tables.on_device(entry, spec, table)

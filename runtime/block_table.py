@@ -1,13 +1,52 @@
-"""The block table of one sequence that has a program's KV pools to itself."""
+"""Block tables: which blocks of the KV pools hold a sequence. They live on the device, and are sent when they change."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from ..bundle import KVCache
+from ..bundle import KVCache, TensorSpec
+
+if TYPE_CHECKING:
+    from .device import Device
+
+Blocks = Sequence[Sequence[int]]  # [groups of layers][blocks of a sequence]
 
 
 def own_table(kv: KVCache, positions: int) -> np.ndarray:
-    """For a sequence of so many positions: int32 [1, blocks], or [groups, 1, blocks] for several groups of layers."""
+    """For a sequence of so many positions that has the pools to itself: int32 [1, blocks], or [groups, 1, blocks] for
+    several groups of layers."""
     tables = np.array(kv.own_table(positions), np.int32)
     return tables if len(tables) == 1 else tables[:, None]
+
+
+def batch_table(blocks: Sequence[Blocks], rows: int, groups: int, width: int) -> np.ndarray:
+    """For the sequences of a batch: int32 [rows, width], or [groups, rows, width]; 0 where there is no block."""
+    tables = np.zeros((groups, rows, width), np.int32)
+    for row, sequence in enumerate(blocks):
+        for table, own in zip(tables, sequence, strict=True):
+            table[row, : len(own)] = own
+    np.maximum(tables, 0, out=tables)
+    return tables if len(tables) > 1 else tables[0]
+
+
+class DeviceTables:
+    """One table on the device for each entry point, that of its last call. A step whose sequences have begun no new
+    block, which are 15 of 16 of a sequence alone, sends none."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: dict[str, tuple[np.ndarray, Any]] = {}
+
+    def on_device(self, entry: str, spec: TensorSpec, table: np.ndarray) -> Any:
+        """The buffer of a table for a call of that entry point, which only reads it."""
+        kept = self._kept.get(entry)
+        if kept is None or not np.array_equal(kept[0], table):
+            kept = self._kept[entry] = table, self._device.upload(spec, table)
+        return kept[1]
+
+    def close(self) -> None:
+        """Let go of the device buffers."""
+        self._kept.clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .block_table import own_table
+from .block_table import DeviceTables, own_table
 from .program import Program
 from .prompt_check import check_tokens
 from .sampling import broken_logits
@@ -26,11 +26,13 @@ class Engine:
         self.context = program.context
         self.vocab_size = manifest.vocab_size
         self.length = 0
-        self._table = own_table(program.kv_cache, self.context)
+        self._own_table = own_table(program.kv_cache, self.context)
+        self._device_tables = DeviceTables(program.device)
 
     def close(self) -> None:
         """Let go of the device buffers."""
         self._pools.clear()
+        self._device_tables.close()
 
     def reset(self) -> None:
         """Forget the sequence."""
@@ -58,7 +60,7 @@ class Engine:
     def decode(self, token: int) -> np.ndarray:
         """Append one token; returns the logits after it, float32 [vocabulary]."""
         self._check([token])
-        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table)
+        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table("decode_1"))
         logits, self._pools = self.program.call("decode_1", host, self._pools)
         self.length += 1
         return np.asarray(logits[0])
@@ -67,7 +69,7 @@ class Engine:
         """Append one token; returns the id of the largest logit after it, chosen on the device, so that 4 bytes come
         back. StrixhloError where there is none, as `sampling.sample` has it."""
         self._check([token])
-        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table)
+        host = (np.array([token], np.int32), np.array([self.length], np.int32), self._table("decode_1"))
         best, self._pools = self.program.call("decode_1", host, self._pools, fetch="tokens")
         self.length += 1
         if best[0] < 0:
@@ -86,9 +88,14 @@ class Engine:
         tokens = np.zeros(rows, np.int32)
         tokens[: len(piece)] = piece
         start, count = np.array([self.length], np.int32), np.array([len(piece)], np.int32)
-        logits, self._pools = self.program.call(entry, (tokens, start, count, self._table), self._pools)
+        logits, self._pools = self.program.call(entry, (tokens, start, count, self._table(entry)), self._pools)
         self.length += len(piece)
         return logits
+
+    def _table(self, entry: str) -> Any:
+        """The block table, on the device."""
+        spec = self.program.bundle.manifest.entry_points[entry].inputs[-3]
+        return self._device_tables.on_device(entry, spec, self._own_table)
 
     def _check(self, tokens: Sequence[int]) -> None:
         check_tokens(tokens, self.length, self.context, self.vocab_size)

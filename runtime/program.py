@@ -178,9 +178,10 @@ class Program:
         return peak_memory(self.build.target.partition(":")[0], self.device.hal)
 
     def call(
-        self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any], fetch: str = "logits"
+        self, entry: str, host: Sequence[Any], device: Sequence[Any], fetch: str = "logits"
     ) -> tuple[np.ndarray, list[Any]]:
-        """Call an entry point with host arrays, then device buffers, which are consumed.
+        """Call an entry point with host arrays, or buffers that already hold them on the device; then with the KV pools
+        as device buffers, which are consumed.
 
         Returns a copy of the output named `fetch` ("logits" or "tokens") on the host, all that leaves the device, and
         the KV pools as device buffers.
@@ -194,7 +195,7 @@ class Program:
             return self.device.download(point.outputs[wanted], views[wanted]), views[-2:]
 
     def call_for_all(
-        self, entry: str, host: Sequence[np.ndarray], device: Sequence[Any]
+        self, entry: str, host: Sequence[Any], device: Sequence[Any]
     ) -> tuple[dict[str, np.ndarray], list[Any]]:
         """As `call`, with copies of all outputs, the KV pools too, by name."""
         point = self.bundle.manifest.entry_points[entry]
@@ -204,10 +205,10 @@ class Program:
             found = {o.name: self.device.download(o, view) for o, view in zip(outputs, views, strict=True)}
             return found, views[-2:]
 
-    def _call(self, entry: str, point: EntryPoint, host: Sequence[np.ndarray], device: Sequence[Any]) -> list[Any]:
+    def _call(self, entry: str, point: EntryPoint, host: Sequence[Any], device: Sequence[Any]) -> list[Any]:
         arguments = rt.VmVariantList(len(point.inputs))
-        for spec, array in zip(point.inputs, host, strict=False):
-            arguments.push_ref(self.device.upload(spec, array))
+        for spec, value in zip(point.inputs, host, strict=False):
+            arguments.push_ref(self.device.upload(spec, value) if isinstance(value, np.ndarray) else value)
         for view in device:
             arguments.push_ref(view)
         results = rt.VmVariantList(len(point.outputs))

@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ...errors import StrixhloError
+from .http_protocol import HttpProtocol
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -76,7 +77,7 @@ def serve(app: FastAPI, bound: socket.socket, *, drain_seconds: int, ready: Call
         server_header=False,
         lifespan="off",
         loop="asyncio",
-        http="h11",
+        http=HttpProtocol,
         ws="none",
         timeout_keep_alive=30,
         timeout_graceful_shutdown=drain_seconds,
