@@ -13,8 +13,8 @@ from .chat_input import line_reader
 from .chat_record import Messages, cache_path, load_messages, save_messages
 from .command_group import Output, Progress, say_dim
 from .errors import StrixhloError
+from .loading_options import Loading, loading_options
 from .sampling_options import sampling_options, sampling_params
-from .speculation_options import speculation_options
 
 if TYPE_CHECKING:
     from .runtime.loaded import Loaded
@@ -35,41 +35,22 @@ Alt-Enter, or Esc then Enter, begins a new line; Enter sends."""
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
 @click.option("--system", help="System message.")
 @sampling_options(max_tokens=1024, temperature=0.7, top_p=0.95)
-@speculation_options
-@click.option("--ctx", type=click.IntRange(1), help="Positions of the conversation at most. Default: the bundle's.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
-@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
+@loading_options
 def chat(
     bundle: Path,
     target: str,
     system: str | None,
-    speculate: str,
-    draft: Path | None,
-    ctx: int | None,
-    threads: int | None,
-    memory_budget: str | None,
+    loading: Loading,
     **sampling: Any,
 ) -> None:
     """Talk with a compiled bundle; /help lists the commands. Without a terminal, each line of input is a message."""
-    from .runtime.loaded import loaded
-    from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
     params = sampling_params(sampling)
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
     next_line = line_reader()
-    with loaded(
-        opened,
-        tokenizer,
-        target,
-        threads=threads,
-        memory_limit=optional_size(memory_budget),
-        context=ctx,
-        speculate=speculate,
-        draft=open_bundle(draft) if draft else None,
-        say=say_dim,
-    ) as made:
+    with loading.loaded(opened, tokenizer, target) as made:
         conversation = Conversation(made, tokenizer, params, _system(system or ""))
         while (line := next_line()) is not None:
             try:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import StrixhloError
+
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 def line_reader() -> Callable[[], str | None]:
     """Gives the next message, None at the end."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-        return lambda: line.rstrip("\n") if sys.stdin and (line := sys.stdin.readline()) else None
+        return _plain_line
     from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
@@ -37,6 +39,17 @@ def line_reader() -> Callable[[], str | None]:
                 return None
 
     return read
+
+
+def _plain_line() -> str | None:
+    line = sys.stdin.buffer.readline() if sys.stdin else b""
+    try:
+        return line.decode().rstrip("\r\n") if line else None
+    except UnicodeDecodeError as error:
+        text = f"{line[:60]!r}{'...' if len(line) > 60 else ''}"
+        raise StrixhloError(
+            f"standard input is not UTF-8 text (byte {error.start} of {text}); convert it first"
+        ) from None
 
 
 def history_path() -> Path:

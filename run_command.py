@@ -14,8 +14,8 @@ import click
 from .bundle import open_bundle
 from .command_group import say_dim
 from .errors import StrixhloError
+from .loading_options import Loading, loading_options
 from .sampling_options import sampling_options, sampling_params
-from .speculation_options import speculation_options
 
 if TYPE_CHECKING:
     from .runtime.generate import Generation
@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
 @sampling_options(max_tokens=128, temperature=0.0, top_p=1.0)
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-text token.")
-@speculation_options
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
+@loading_options
 @click.option("--token-ids", is_flag=True, help="Print token ids in place of text.")
 @click.option(
     "--logprobs", type=click.IntRange(min=0), help="Report each token's log-probability and the N best (--json)."
 )
-@click.option("--ctx", type=click.IntRange(1), help="Positions of prompt and answer at most. Default: the bundle's.")
-@click.option("--memory-budget", help="Memory that the program may take, such as 24G. Default: what the device has.")
 @click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
 def run(
     bundle: Path,
@@ -46,12 +43,8 @@ def run(
     system: str | None,
     raw: bool,
     ignore_eos: bool,
-    speculate: str,
-    draft: Path | None,
-    threads: int | None,
+    loading: Loading,
     token_ids: bool,
-    ctx: int | None,
-    memory_budget: str | None,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -60,9 +53,7 @@ def run(
     The prompt is a user's chat message unless --raw is given.
     """
     from .runtime.generate import generate
-    from .runtime.loaded import loaded
     from .runtime.memory import budget_record
-    from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
     params = sampling_params(sampling)
@@ -75,17 +66,7 @@ def run(
         if not quiet:
             click.echo(piece, nl=False)
 
-    with loaded(
-        opened,
-        tokenizer,
-        target,
-        threads=threads,
-        memory_limit=optional_size(memory_budget),
-        context=ctx,
-        speculate=speculate,
-        draft=open_bundle(draft) if draft else None,
-        say=say_dim,
-    ) as made:
+    with loading.loaded(opened, tokenizer, target) as made:
         result = generate(made.scheduler, tokenizer, ids, params, show=show, ignore_eos=ignore_eos)
         budget, peak, speculation = made.program.budget, made.program.peak(), made.scheduler.speculation
     drafts = (speculation.drafted, speculation.accepted) if speculation else (0, 0)

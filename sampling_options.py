@@ -58,6 +58,8 @@ def sampling_params(options: dict[str, Any]) -> SamplingParams:
     from .runtime.sampling import InvalidSampling, SamplingParams
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if "" in given.get("stop", ()):
+        raise StrixhloError("--stop is empty; give the text before which the answer ends, or leave it out")
     if "logit_bias" in given:
         given["logit_bias"] = dict(_bias(text) for text in given["logit_bias"])
     if "json_schema" in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -23,7 +24,9 @@ stderr = Progress()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--api-key", multiple=True, envvar="STRIXHLO_API_KEY", help="Key that clients must send; repeatable.")
-@click.option("--parallel", default=8, show_default=True, type=click.IntRange(1), help="Requests that run at a time.")
+@click.option(
+    "--parallel", default=8, show_default=True, type=click.IntRange(1, 1024), help="Requests that run at a time."
+)
 @click.option(
     "--ctx", type=click.IntRange(1), help="Tokens of a request and its answer at most. Default: the bundle's."
 )
@@ -81,6 +84,8 @@ def serve(
     from .runtime.server.served import ServedModel
     from .runtime.tokenizer import load_tokenizer
 
+    if math.isnan(request_seconds):
+        raise StrixhloError("--request-seconds is not a number; give seconds, above 0")
     if "" in api_key:
         raise StrixhloError("--api-key is empty; leave it out for a server without keys")
     bound = listen(host, port)

@@ -39,7 +39,7 @@ class BatchEngine:
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
         """StrixhloError when these tokens cannot be a whole prompt; any thread may ask."""
-        check_tokens(tokens, 0, self.context, self.vocab_size)
+        check_tokens(tokens, 0, self.context, self.vocab_size, self.program.bundle.manifest.context)
 
     def chunk_rows(self, left: int) -> int:
         """Rows of the chunk to use for `left` tokens: a larger one as soon as it is filled to more than 3/8."""

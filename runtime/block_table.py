@@ -1,4 +1,4 @@
-"""Block tables: which blocks of the KV pools hold a sequence. They live on the device, and are sent when they change."""
+"""Block tables: which blocks of the KV pools hold a sequence. They stay on the device until they change."""
 
 from __future__ import annotations
 

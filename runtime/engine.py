@@ -98,4 +98,5 @@ class Engine:
         return self._device_tables.on_device(entry, spec, self._own_table)
 
     def _check(self, tokens: Sequence[int]) -> None:
-        check_tokens(tokens, self.length, self.context, self.vocab_size)
+        exported = self.program.bundle.manifest.context
+        check_tokens(tokens, self.length, self.context, self.vocab_size, exported)

@@ -9,6 +9,7 @@ from ..bundle import Build, Bundle, KVCache, built_cache
 from .cache_size import CacheSize, cache_size
 from .device_pool import device_pool
 from .memory import KV_CACHE, Budget, memory_budget, needed_items, require_fit
+from .pools import os_reserve
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def load_plans(
     """The plans of programs for one target that run together, in order.
 
     limit: bytes that they may take, in place of what the device has left. context, parallel: of each one's KV pools,
-    see `cache_size`; what is left beside the weights of all is shared evenly. StrixhloError where one does not fit.
+    see `cache_size`; what is left beside the weights of all, and where the device's memory is RAM beside the system's
+    part of it (`os_reserve`), is shared evenly. StrixhloError where one does not fit.
     """
     kind = programs[0][1].target.partition(":")[0]
     pool = device_pool(kind)
@@ -51,6 +53,8 @@ def load_plans(
         for item in needed_items(bundle.manifest, build, kind)
         if item.name != KV_CACHE
     )
+    if amount is not None and limit is None and pool.name == "RAM":
+        beside += os_reserve(pool.limit or 0)  # pools that shrink to what is left do not take the system's part
     room = None if amount is None else (amount - beside) // len(programs)
     plans = []
     for bundle, build in programs:

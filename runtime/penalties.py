@@ -19,9 +19,9 @@ def adjusts(params: SamplingParams) -> bool:
 
 def check_bias(params: SamplingParams, vocabulary: int) -> None:
     """StrixhloError where logit_bias names a token that is none of the vocabulary's."""
-    for token in params.logit_bias:
-        if token >= vocabulary:
-            raise StrixhloError(f"sampling: logit_bias names token {token}; the vocabulary has {vocabulary}")
+    token = max(params.logit_bias, default=0)
+    if token >= vocabulary:
+        raise StrixhloError(f"sampling: logit_bias names token {token}; the vocabulary has {vocabulary}")
 
 
 def adjusted(
@@ -56,6 +56,8 @@ def adjusted(
             if length >= params.dry_allowed_length:
                 result[token] -= params.dry_multiplier * params.dry_base ** (length - params.dry_allowed_length)
     check_bias(params, logits.size)
-    for token, bias in params.logit_bias.items():
-        result[token] += bias
+    if params.logit_bias:
+        count = len(params.logit_bias)
+        biased = np.fromiter(params.logit_bias.keys(), np.int64, count)
+        result[biased] += np.fromiter(params.logit_bias.values(), np.float32, count)
     return result

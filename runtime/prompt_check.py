@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from ..errors import StrixhloError
 
 
-def check_tokens(tokens: Sequence[int], before: int, context: int, vocab_size: int) -> None:
-    """StrixhloError unless there are tokens, the model has them, and they fit the context after `before` others."""
+def check_tokens(tokens: Sequence[int], before: int, context: int, vocab_size: int, exported: int) -> None:
+    """StrixhloError unless there are tokens, the model has them, and they fit the context after `before` others.
+    exported: the context of the bundle, of which `context` may be a part."""
     if not tokens:
         raise StrixhloError("there is nothing to process: the prompt has no tokens")
     if before + len(tokens) > context:
+        larger = f"take a larger --ctx (up to {exported})" if context < exported else "export with a larger --context"
         raise StrixhloError(
-            f"{before + len(tokens)} tokens do not fit into the context of {context};"
-            " shorten the prompt, or export with a larger --context"
+            f"{before + len(tokens)} tokens do not fit into the context of {context}; shorten the prompt, or {larger}"
         )
     bad = [t for t in tokens if not 0 <= t < vocab_size]
     if bad:

@@ -41,6 +41,10 @@ class ChatJob:
 
 async def chat_job(model: ServedModel, body: ChatBody) -> ChatJob:
     """Render, tokenize and check."""
+    if body.functions:
+        raise ApiError(400, "functions is not supported; send them as tools", param="functions")
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise ApiError(400, "modalities other than text are not supported", param="modalities")
     tools = shown_tools(body)
     forced = forced_tools(body, tools)
     text = await render(model, [template_message(m) for m in body.messages], tools)

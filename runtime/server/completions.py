@@ -23,6 +23,10 @@ from .usage import Counted
 
 async def completions(request: HttpRequest, body: CompletionBody, model: ServedModel, answering: Answering) -> Response:
     """Continue a prompt."""
+    if body.suffix:
+        raise ApiError(400, "suffix is not supported: the text is continued at its end only", param="suffix")
+    if body.best_of is not None and body.best_of != body.n:
+        raise ApiError(400, "best_of is not supported beyond n; ask for n choices, and choose", param="best_of")
     prompt = await _prompt(model, body)
     alone = body.echo and body.max_tokens == 0  # the prompt's own log-probabilities are all that is wanted
     most = 1 if alone else body.max_tokens

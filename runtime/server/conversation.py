@@ -25,9 +25,15 @@ def text_of(content: Any) -> str | None:
         raise ApiError(400, "content must be a text, or a list of parts", param="messages")
     texts = []
     for part in content:
-        if part.get("type") not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
-            raise ApiError(400, f"content of type {part.get('type')!r} is not supported: only text", param="messages")
-        texts.append(part["text"])
+        kind, text = part.get("type"), part.get("text")
+        if kind not in ("text", "input_text", "output_text"):
+            raise ApiError(400, f"content of type {kind!r:.60} is not supported: only text", param="messages")
+        if not isinstance(text, str):
+            what = "is no text" if "text" in part else "is missing"
+            raise ApiError(
+                400, f"a content part of type {kind!r} needs a text: its field 'text' {what}", param="messages"
+            )
+        texts.append(text)
     return "".join(texts)
 
 

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,15 +23,25 @@ from .schemas import ChatBody, ResponsesBody
 from .served import ServedModel
 from .usage import Counted
 
+NOT_OF_CHAT = {"input", "instructions", "tools", "text", "metadata", "conversation", "prompt", "background"}
+
 
 async def responses(request: HttpRequest, body: ResponsesBody, model: ServedModel, answering: Answering) -> Response:
     """Answer an input."""
-    if body.previous_response_id is not None:
-        raise ApiError(400, "responses are not stored here: send the whole input", param="previous_response_id")
+    _refuse_what_is_stored(body)
     chat = await chat_job(model, as_chat(body))
     answer = ResponseAnswer(chat, body, Counted(len(chat.job.prompt)))
     events = answer.events(await answering.run(chat.job, 1, answer.counted))
     return stream(events, named=True) if body.stream else await whole(request, _last(events))
+
+
+def _refuse_what_is_stored(body: ResponsesBody) -> None:
+    """Nothing is kept here from one request to the next."""
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if getattr(body, name) is not None:
+            raise ApiError(400, f"{name}: nothing is stored here; send the whole input", param=name)
+    if body.background:
+        raise ApiError(400, "background: nothing is stored here; wait for the answer, or stream it", param="background")
 
 
 async def _last(events: AsyncGenerator[dict[str, Any], None]) -> dict[str, Any]:
@@ -45,6 +56,9 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     """The same request as a chat completion."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    if not items:
+        raise ApiError(400, "input has no items; send a text, or at least one message", param="input")
+    first = len(messages)
     for item in items:
         messages.append(_message(item))
     tools = [{"type": t.get("type"), "function": t} for t in body.tools or ()]
@@ -53,7 +67,7 @@ def as_chat(body: ResponsesBody) -> ChatBody:
         raise ApiError(400, "text.format must be an object", param="text.format")
     if form.get("type") == "json_schema":
         form = {"type": "json_schema", "json_schema": form}
-    raw = body.model_dump(exclude={"input", "instructions", "tools", "text", "metadata"}, exclude_none=True)
+    raw = body.model_dump(exclude=NOT_OF_CHAT, exclude_none=True)
     raw |= {"messages": messages, "max_completion_tokens": body.max_output_tokens}
     if isinstance(body.tool_choice, dict):
         raw["tool_choice"] = {"type": body.tool_choice.get("type"), "function": body.tool_choice}
@@ -61,7 +75,18 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     try:
         return ChatBody.model_validate(raw)
     except ValidationError as error:
-        raise bad_request(error) from None
+        raise bad_request(error, partial(_place, first)) from None
+
+
+def _place(first: int, where: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where a fault of the chat request lies in the one that was sent. first: index of the first message of `input`."""
+    head, *rest = where
+    if head == "messages" and rest and isinstance(rest[0], int):
+        return ("input", rest[0] - first, *rest[1:]) if rest[0] >= first else ("instructions",)
+    if head == "tools" and len(rest) > 1 and rest[1] == "function":
+        return ("tools", rest[0], *rest[2:])
+    names = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+    return (names.get(str(head), head), *rest)
 
 
 def _message(item: dict[str, Any]) -> dict[str, Any]:

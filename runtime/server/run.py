@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ class _Server(uvicorn.Server):
 
 def serve(app: FastAPI, bound: socket.socket, *, drain_seconds: int, ready: Callable[[], None]) -> None:
     """Serve until a signal. Call it in the main thread."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for all that is no HTTP is what floods a log
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -3,9 +3,9 @@ send many. Ranges of sampling values are checked by SamplingParams, in one place
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Body(BaseModel):
@@ -49,7 +49,7 @@ class JsonSchema(_Body):
     """response_format.json_schema."""
 
     name: str = "answer"
-    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(_Body):
@@ -57,6 +57,12 @@ class ResponseFormat(_Body):
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("type json_schema needs json_schema.schema")
+        return self
 
 
 class Function(_Body):
@@ -116,6 +122,8 @@ class ChatBody(Sampling):
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None  # OpenAI's older form of tools: refused
+    modalities: list[str] | None = None
 
 
 class CompletionBody(Sampling):
@@ -124,6 +132,8 @@ class CompletionBody(Sampling):
     prompt: str | list[int] | list[str] | list[list[int]]
     max_tokens: int | None = 16
     n: Annotated[int, Field(ge=1, le=16)] = 1
+    best_of: int | None = None  # refused beyond n
+    suffix: str | None = None  # refused: needs a model that was trained to fill in
     stop: Stop = None
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -143,6 +153,9 @@ class ResponsesBody(Sampling):
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
     previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool | None = None
     metadata: dict[str, Any] | None = None
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 from family_checkpoints import CASES, VOCAB, random_checkpoint
+from token_streams import stream
 
 from strixhlo.bundle import Bundle, KVCache
 from strixhlo.compile.compile import compile_bundle
@@ -24,7 +25,7 @@ from strixhlo.runtime.kv_cache import GONE, BlockPool, CachedSpan
 from strixhlo.runtime.load_plan import load_plans
 from strixhlo.runtime.program import Program, read_build
 from strixhlo.runtime.prompt_lookup import PromptLookup
-from strixhlo.runtime.requests import Finished, Handle, Request
+from strixhlo.runtime.requests import Request
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
 from strixhlo.runtime.speculation import Speculation
@@ -105,16 +106,6 @@ def test_a_ring_of_blocks_gives_the_same_logits(programs: dict[str, Program]) ->
             rows = [*engine.score(ids(0, 100)), engine.prefill(ids(1, 90)), *(engine.decode(t) for t in ids(2, 60))]
             results.append(np.stack(rows))
     np.testing.assert_array_equal(*results)
-
-
-def stream(handle: Handle) -> list[int]:
-    tokens = []
-    for event in handle.events():
-        if isinstance(event, Finished):
-            assert event.reason == "length", event
-            return tokens
-        tokens.append(event.token)
-    raise AssertionError("no end")
 
 
 def watched(scheduler: Scheduler, engine: BatchEngine, patch: pytest.MonkeyPatch) -> list[int]:

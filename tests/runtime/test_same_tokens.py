@@ -3,42 +3,23 @@ docs/scheduling.md), and the same tokens up to a gap of the two best logits belo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import numpy as np
 import pytest
+from token_streams import random_prompt, stream
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 
 from strixhlo.bundle import Bundle
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.program import Program
-from strixhlo.runtime.requests import Finished, Handle, Request
+from strixhlo.runtime.requests import Request
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
 
 TOLERANCE = {"f32": 1e-4, "int8": 0.05}  # of the largest logit, by the type of activations
-
-
-@pytest.fixture(scope="module")
-def engine(tiny: Bundle) -> Iterator[BatchEngine]:
-    with Program(tiny, "cpu", 2) as program, closing(BatchEngine(program)) as engine:
-        yield engine
-
-
-def prompt(seed: int, length: int) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.random.default_rng(seed).integers(0, 320, length))
-
-
-def stream(handle: Handle) -> list[int]:
-    tokens = []
-    for event in handle.events():
-        if isinstance(event, Finished):
-            assert event.reason == "length", event
-            return tokens
-        tokens.append(event.token)
-    raise AssertionError("no end")
 
 
 def in_chunks(engine: BatchEngine, ids: Sequence[int], chunk: int) -> np.ndarray:
@@ -61,7 +42,7 @@ def assert_same_up_to_ties(engine: BatchEngine, ids: Sequence[int], got: Sequenc
 
 
 def test_chunks_of_any_size_give_the_same_logits(engine: BatchEngine) -> None:
-    ids = prompt(1, 120)
+    ids = random_prompt(1, 120)
     whole = in_chunks(engine, ids, 120)
     differ = [np.abs(in_chunks(engine, ids, size) - whole).max() / np.abs(whole).max() for size in (1, 8, 15, 60)]
     assert max(differ) < TOLERANCE["f32"], differ
@@ -77,8 +58,8 @@ def test_chunks_with_8_bit_activations(smollm2: Callable[[str], Bundle]) -> None
 
 def test_a_reused_prefix_gives_the_same_tokens(engine: BatchEngine) -> None:
     """Requests that share a beginning, one after the other in one cache, and each in an empty one."""
-    shared = prompt(3, 70)
-    requests = [Request((*shared, *prompt(10 + i, 5 + i)), SamplingParams(max_tokens=20)) for i in range(4)]
+    shared = random_prompt(3, 70)
+    requests = [Request((*shared, *random_prompt(10 + i, 5 + i)), SamplingParams(max_tokens=20)) for i in range(4)]
     with closing(Scheduler(engine)) as scheduler:
         got = [stream(scheduler.submit(request)) for request in requests]
         assert scheduler.reused >= 3 * 64
@@ -89,7 +70,7 @@ def test_a_reused_prefix_gives_the_same_tokens(engine: BatchEngine) -> None:
 
 
 def test_a_preempted_sequence_gives_the_same_tokens(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [Request(prompt(20 + i, 20), SamplingParams(max_tokens=50)) for i in range(4)]
+    requests = [Request(random_prompt(20 + i, 20), SamplingParams(max_tokens=50)) for i in range(4)]
     wanted = []
     for request in requests:
         with closing(Scheduler(engine)) as scheduler:
@@ -123,7 +104,7 @@ def test_forty_turns_of_a_client_that_renders_the_answers_again(engine: BatchEng
         conversation: list[int] = []
         again = 0
         for turn in range(40):
-            new = [i % 17 for i in prompt(turn, 2)]
+            new = [i % 17 for i in random_prompt(turn, 2)]
             conversation += new
             before = scheduler.computed
             answer = stream(scheduler.submit(Request(tuple(conversation), SamplingParams(max_tokens=2))))

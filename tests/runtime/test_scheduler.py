@@ -5,47 +5,27 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
 import psutil
 import pytest
+from token_streams import random_prompt, result
 
-from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.numerics import log_softmax
-from strixhlo.runtime.program import Program
-from strixhlo.runtime.requests import Finished, Handle, QueueFull, Request, TokenEvent
+from strixhlo.runtime.requests import Finished, QueueFull, Request, TokenEvent
 from strixhlo.runtime.sampling import SamplingParams, sample
 from strixhlo.runtime.scheduler import Scheduler
 
-
-@pytest.fixture(scope="module")
-def engine(tiny: Bundle) -> Iterator[BatchEngine]:
-    with Program(tiny, "cpu", 2) as program, closing(BatchEngine(program)) as engine:
-        yield engine
-
-
-def prompt(seed: int, length: int) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.random.default_rng(seed).integers(0, 320, length))
-
-
-def result(handle: Handle) -> tuple[list[int], str]:
-    tokens = []
-    for event in handle.events():
-        if isinstance(event, Finished):
-            return tokens, event.reason
-        tokens.append(event.token)
-    raise AssertionError("no end")
-
-
 REQUESTS = [
     Request(
-        prompt(i, length), SamplingParams(max_tokens=n, temperature=temperature, seed=i, repetition_penalty=penalty)
+        random_prompt(i, length),
+        SamplingParams(max_tokens=n, temperature=temperature, seed=i, repetition_penalty=penalty),
     )
     for i, (length, n, temperature, penalty) in enumerate(
         [(3, 20, 0.0, 1.0), (20, 9, 1.0, 1.0), (60, 14, 0.8, 1.2), (1, 25, 1.3, 1.0), (17, 6, 0.0, 1.1), (33, 12, 1, 1)]
@@ -83,7 +63,7 @@ def test_greedy_steps_fetch_token_ids_alone_and_with_others(
     fetched: list[str] = []
     real = engine.program.call
     monkeypatch.setattr(engine.program, "call", lambda *a: (fetched.append(a[3]), real(*a))[1])
-    ids, greedy = prompt(5, 200), SamplingParams(max_tokens=8)
+    ids, greedy = random_prompt(5, 200), SamplingParams(max_tokens=8)
     sampled = SamplingParams(max_tokens=8, logprobs=0)
     results = []
     for others in ((), (sampled,)):
@@ -98,7 +78,7 @@ def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pyte
     monkeypatch.setattr(engine, "blocks", 6)
     monkeypatch.setattr(engine, "context", 96)
     with closing(Scheduler(engine)) as scheduler:
-        handles = [scheduler.submit(Request(prompt(i, 20), SamplingParams(max_tokens=50))) for i in range(5)]
+        handles = [scheduler.submit(Request(random_prompt(i, 20), SamplingParams(max_tokens=50))) for i in range(5)]
         assert [(len(tokens), reason) for tokens, reason in map(result, handles)] == [(50, "length")] * 5
         assert scheduler.preempted > 0
         assert scheduler.pool.in_use == 0
@@ -126,7 +106,7 @@ def test_forty_turns_prefill_only_what_is_new(engine: BatchEngine) -> None:
     with closing(Scheduler(engine)) as scheduler:
         conversation: list[int] = []
         for turn in range(40):
-            conversation += prompt(turn, 3)
+            conversation += random_prompt(turn, 3)
             before = scheduler.computed
             tokens, _ = result(scheduler.submit(Request(tuple(conversation), SamplingParams(max_tokens=3))))
             # What is new, and the part of a block that was not full.
@@ -141,10 +121,10 @@ def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeyp
         monkeypatch.setattr(engine, name, lambda *a, real=real, name=name: (calls.append(name), real(*a))[1])
     monkeypatch.setattr(engine, "_chunks", engine._chunks[:1])
     with closing(Scheduler(engine)) as scheduler:
-        first = scheduler.submit(Request(prompt(1, 4), SamplingParams(max_tokens=60)))
+        first = scheduler.submit(Request(random_prompt(1, 4), SamplingParams(max_tokens=60)))
         events = first.events()
         next(events)
-        long = scheduler.submit(Request(prompt(2, 160), SamplingParams(max_tokens=1)))
+        long = scheduler.submit(Request(random_prompt(2, 160), SamplingParams(max_tokens=1)))
         result(long)
         first.cancel()
         assert isinstance(list(events)[-1], Finished)
@@ -155,14 +135,14 @@ def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeyp
 
 def test_queue_limit_cancel_and_close(engine: BatchEngine) -> None:
     scheduler = Scheduler(engine, parallel=1, queue_size=1)
-    running = scheduler.submit(Request(prompt(1, 4), SamplingParams(max_tokens=200)))
+    running = scheduler.submit(Request(random_prompt(1, 4), SamplingParams(max_tokens=200)))
     assert isinstance(next(running.events()), TokenEvent)
-    waiting = scheduler.submit(Request(prompt(2, 4), SamplingParams(max_tokens=200)))
+    waiting = scheduler.submit(Request(random_prompt(2, 4), SamplingParams(max_tokens=200)))
     with pytest.raises(QueueFull):
-        scheduler.submit(Request(prompt(3, 4), SamplingParams()))
+        scheduler.submit(Request(random_prompt(3, 4), SamplingParams()))
     waiting.cancel()
     assert result(waiting) == ([], "cancelled")
-    last = scheduler.submit(Request(prompt(3, 4), SamplingParams(max_tokens=200)))
+    last = scheduler.submit(Request(random_prompt(3, 4), SamplingParams(max_tokens=200)))
     closer = threading.Thread(target=scheduler.close)
     closer.start()
     assert result(running)[1] == "cancelled"
@@ -239,9 +219,37 @@ def test_no_growth_over_ten_thousand_requests() -> None:
     assert sizes[1] < sizes[0] * 1.05
 
 
+def test_no_growth_over_ten_thousand_requests_on_a_real_program(engine: BatchEngine) -> None:
+    """The same with IREE's buffers: prompts that are new, that the cache has, and that are cancelled."""
+    choose = random.Random(0)
+    process, sizes = psutil.Process(), []
+    with closing(Scheduler(engine, parallel=8, queue_size=100)) as scheduler:
+        for batch in range(100):
+            handles = []
+            for _ in range(100):
+                ids = random_prompt(choose.randrange(400), choose.choice([1, 2, 4, 40]))
+                handles.append(scheduler.submit(Request(ids, SamplingParams(max_tokens=choose.choice([1, 1, 1, 2])))))
+            handles[0].cancel()
+            assert {result(h)[1] for h in handles} <= {"length", "cancelled"}
+            if batch in (20, 99):
+                sizes.append(process.memory_info().rss)
+        assert scheduler.pool.in_use == 0 and 0 < scheduler.pool.cached <= engine.blocks
+    assert sizes[1] < sizes[0] * 1.02
+
+
+def test_block_tables_are_sent_when_they_change(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    real = engine.program.device.upload
+    monkeypatch.setattr(engine.program.device, "upload", lambda spec, a: (sent.append(spec.name), real(spec, a))[1])
+    with closing(Scheduler(engine)) as scheduler:
+        tokens, _ = result(scheduler.submit(Request(random_prompt(7, 4), SamplingParams(max_tokens=60))))
+    assert len(tokens) == 60 and sent.count("positions") == 59
+    assert sent.count("block_table") == 1 + 4  # of the prompt, and one a block: 63 positions in blocks of 16
+
+
 def test_equal_prompts_at_the_same_time_are_computed_once(engine: BatchEngine) -> None:
     """As the choices of one request come: what one has computed, the others take, chunk by chunk."""
-    ids = prompt(5, 100)
+    ids = random_prompt(5, 100)
     with closing(Scheduler(engine, parallel=4)) as scheduler:
         handles = [scheduler.submit(Request(ids, SamplingParams(max_tokens=3))) for _ in range(4)]
         streams = [result(h)[0] for h in handles]
@@ -252,5 +260,5 @@ def test_equal_prompts_at_the_same_time_are_computed_once(engine: BatchEngine) -
 
 def test_free_slots_are_not_the_queue(engine: BatchEngine) -> None:
     with closing(Scheduler(engine, parallel=4, queue_size=1)) as scheduler:
-        handles = [scheduler.submit(Request(prompt(i, 4), SamplingParams(max_tokens=2))) for i in range(4)]
+        handles = [scheduler.submit(Request(random_prompt(i, 4), SamplingParams(max_tokens=2))) for i in range(4)]
         assert [len(result(h)[0]) for h in handles] == [2] * 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,22 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from strixhlo.bundle import Bundle
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.batch_engine import BatchEngine
-from strixhlo.runtime.program import Program
 from strixhlo.runtime.requests import Request, TokenEvent
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
 from strixhlo.runtime.session_file import fingerprint, load_session, save_session
 
 PROMPT = tuple(int(i) for i in np.random.default_rng(9).integers(0, 320, 50))
-
-
-@pytest.fixture(scope="module")
-def engine(tiny: Bundle) -> Iterator[BatchEngine]:
-    with Program(tiny, "cpu", 1) as program, closing(BatchEngine(program)) as engine:
-        yield engine
 
 
 def events(scheduler: Scheduler, ids: tuple[int, ...]) -> list[TokenEvent]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -123,6 +124,40 @@ def test_half_closed_sockets_leave_nothing_running(served: Any) -> None:
             pass
     body = json.dumps({"prompt": "Once", "max_tokens": 1}).encode()
     assert curl(f"{served.url}/v1/completions", "-m", "10", body=body)[0] == 200
+
+
+def post(port: int, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a completion was asked for."""
+    data = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return connection
+
+
+def wait_for(served: Any, running: int, waiting: int) -> None:
+    """Until so many requests run and wait."""
+    end = time.monotonic() + 20
+    while True:
+        _, (slots,) = curl(f"{served.url}/slots")
+        if (len(slots["running"]), slots["waiting"]) == (running, waiting):
+            return
+        assert time.monotonic() < end, slots
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_leaves_while_its_prompt_waits_or_is_computed(served: Any, streamed: bool) -> None:
+    long = {"prompt": [7] * 4, "max_tokens": 900, "n": 8, "ignore_eos": True, "stream": True, "temperature": 2}
+    prompt = {"prompt": [11, 12, 13] * 300, "max_tokens": 100, "ignore_eos": True, "stream": streamed}
+    with post(served.port, long):
+        wait_for(served, 8, 0)
+        with post(served.port, prompt):
+            wait_for(served, 8, 1)
+        wait_for(served, 8, 0)  # left the queue while all slots were taken
+    wait_for(served, 0, 0)
+    with post(served.port, prompt):
+        wait_for(served, 1, 0)
+    wait_for(served, 0, 0)
 
 
 def test_keys_and_the_end_under_load(serve_smollm2: Any) -> None:
