@@ -13,11 +13,13 @@ import pytest
 
 SECONDS = 0.6  # for a head, and for a body
 SERVER = f"""
+import socket
 from strixhlo.runtime.server import http_protocol
 from strixhlo.runtime.server.app import Settings, create_app
 from strixhlo.runtime.server.run import listen, serve
-http_protocol.HEAD_SECONDS, http_protocol.MAX_CONNECTIONS = {SECONDS}, 8
+http_protocol.HEAD_SECONDS, http_protocol.STALL_SECONDS, http_protocol.MAX_CONNECTIONS = {SECONDS}, {SECONDS}, 8
 bound = listen("127.0.0.1", 0)
+bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 app = create_app({{}}, Settings(body_seconds={SECONDS}))
 serve(app, bound, drain_seconds=1, ready=lambda: print(bound.getsockname()[1], flush=True))
 """
@@ -42,18 +44,11 @@ def connect(port: int) -> socket.socket:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """What comes until the server closes; its usual limits are longer than this waits."""
     parts = []
     while part := connection.recv(1 << 16):
         parts.append(part)
     return b"".join(parts)
-
-
-def seconds_open(connection: socket.socket) -> tuple[float, bytes]:
-    """How long until the server closes, and what it says until then."""
-    began = time.monotonic()
-    said = read_all(connection)
-    return time.monotonic() - began, said
 
 
 @pytest.mark.parametrize("sent", [b"", HEALTH[:20], HEALTH, HEALTH + HEALTH[:20]], ids=len)
@@ -65,8 +60,7 @@ def test_a_head_has_a_time_limit(port: int, sent: bytes) -> None:
             for byte in HEALTH[20:24]:
                 time.sleep(0.1)
                 connection.sendall(bytes([byte]))
-        waited, said = seconds_open(connection)
-    assert SECONDS / 3 < waited < 10 * SECONDS
+        said = read_all(connection)
     assert said.count(b'{"status":"ok"}') == sent.count(HEALTH)
 
 
@@ -74,8 +68,7 @@ def test_a_body_has_a_time_limit(port: int) -> None:
     for head in (b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"):
         with connect(port) as connection:
             connection.sendall(POST + head)
-            waited, said = seconds_open(connection)
-        assert SECONDS / 3 < waited < 10 * SECONDS
+            said = read_all(connection)
         status, _, body = said.partition(b"\r\n\r\n")
         assert status.startswith(b"HTTP/1.1 408 ") and json.loads(body)["error"]["code"] == "timeout"
 
@@ -83,7 +76,7 @@ def test_a_body_has_a_time_limit(port: int) -> None:
 def test_pipelined_requests_are_answered_in_order(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(HEALTH + HEALTH.replace(b"/health", b"/v1/models") + HEALTH)
-        _, said = seconds_open(connection)
+        said = read_all(connection)
     assert [said.find(b'"ok"'), said.find(b'"list"'), said.rfind(b'"ok"')] == sorted(
         {said.find(b'"ok"'), said.find(b'"list"'), said.rfind(b'"ok"')}
     )
@@ -106,6 +99,17 @@ def test_what_is_no_http_is_refused_in_openais_form(port: int, sent: bytes) -> N
         connection.sendall(sent)
         head, _, body = read_all(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["message"]
+
+
+def test_a_client_that_does_not_read_is_cut_off(port: int) -> None:
+    """Its answers fill all buffers; the server stops to read, then closes, and the unread rest is lost."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", port))
+        with pytest.raises(ConnectionError):
+            while True:
+                connection.sendall(HEALTH * 100)
 
 
 def test_too_many_connections_are_sent_away(port: int) -> None:
