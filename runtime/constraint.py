@@ -39,7 +39,9 @@ class Constraints:
             raise StrixhloError(f"structured output: {_line(error)}; correct the schema or grammar") from None
         if matcher.is_error():
             raise StrixhloError(f"structured output: {_line(matcher.get_error())}; correct the schema or grammar")
-        return Constraint(matcher)
+        made = Constraint(matcher)
+        made.allowed()  # some that match nothing, or cost too much, are known only then
+        return made
 
 
 class Constraint:
@@ -55,13 +57,18 @@ class Constraint:
 
     def masked(self, logits: np.ndarray) -> np.ndarray:
         """A copy of logits float32 [vocabulary] with -inf for what may not come next."""
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
-        self._check()
+        bits = self.allowed()
         allowed = np.zeros(logits.size, bool)
         allowed[: bits.size] = bits[: logits.size]
-        if not allowed.any():
-            raise StrixhloError("structured output: no token of this model can follow; loosen the schema or grammar")
         return np.where(allowed, logits, np.float32(-np.inf))
+
+    def allowed(self) -> np.ndarray:
+        """For each token 1 where it may come next; StrixhloError where none may."""
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        self._check()
+        if not bits.any():
+            raise StrixhloError("structured output: no token of this model can follow; loosen the schema or grammar")
+        return bits
 
     def accept(self, token: int) -> None:
         """Go on behind a token that `masked` allowed."""

@@ -109,7 +109,12 @@ def test_compile_again_says_up_to_date(path: str) -> None:
         (("run", "PATH", "-p", "x", "--top-p", "7"), "strixhlo: --top-p is 7.0; it must be a number above 0"),
         (("run", "PATH", "-p", "x", "--temp", "-1"), "strixhlo: --temp is -1.0; it must be"),
         (("chat", "PATH", "--temp", "nan"), "strixhlo: --temp is nan; it must be"),
-        (("run", "PATH", "-p", "x", "--stop", ""), "strixhlo: --stop is"),
+        (("run", "PATH", "-p", "x", "--stop", ""), "strixhlo: --stop is empty; give the text"),
+        (
+            ("run", "PATH", "-p", "x", "--ctx", "1"),
+            "the context of 1; shorten the prompt, or take a larger --ctx (up to ",
+        ),
+        (("serve", "PATH", "--port", "0", "--request-seconds", "nan"), "--request-seconds is not a number"),
         (("run", "PATH", "-p", "x", "-n", "0"), "--max-tokens is 0"),
         (("run", "PATH", "-p", "x", "--logit-bias", "a=b"), "--logit-bias 'a=b' is not of the form ID=BIAS"),
         (("run", "PATH", "-p", "x", "--json-schema", "/nowhere.json"), "/nowhere.json: No such file"),

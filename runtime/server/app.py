@@ -24,6 +24,7 @@ from .schemas import ChatBody, CompletionBody, DetokenizeBody, ResponsesBody, To
 from .served import ServedModel, encode, find_model
 
 log = logging.getLogger("strixhlo.server")
+MOST_TO_TOKENIZE = 1_000_000  # characters: seconds of one core
 PAGE = Path(__file__).parent / "page"
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -141,6 +142,8 @@ def _describing(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
     async def tokenize(request: Request) -> Response:
         body = await _read(request, TokenizeBody)
         model = find_model(models, body.model)
+        if len(body.content) > MOST_TO_TOKENIZE:
+            raise ApiError(400, f"content has more than {MOST_TO_TOKENIZE} characters; send parts", param="content")
         return JSONResponse({"tokens": await encode(model, body.content, body.add_special)})
 
     async def detokenize(request: Request) -> Response:

@@ -59,6 +59,8 @@ def test_text_that_is_not_utf8(bundle: Path, program: list[str], refused_process
     assert line == "strixhlo: the argument 'caf\\udce9' is not valid UTF-8"
     line = refused_process([*program, "run", bundle, "--raw", "-p", "-"], input=b"caf\xe9")
     assert line == "strixhlo: standard input is not UTF-8 text (byte 3); convert it first"
+    line = refused_process([*program, "chat", bundle], input=b"\ncaf\xe9\n")
+    assert line == "strixhlo: standard input is not UTF-8 text (byte 3 of b'caf\\xe9\\n'); convert it first"
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.cache_size import CacheSize, cache_size, require_kv_dtype
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.load_plan import LoadPlan, load_plans, shortage
+from strixhlo.runtime.pools import Pool
 from strixhlo.runtime.program import Program, read_build
 
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(0, 320, 90)]
@@ -52,6 +53,17 @@ def test_a_budget_bounds_the_pools(tiny: Bundle) -> None:
     assert one == other and one.size == less.size
     with pytest.raises(StrixhloError, match=r"what would fit: a context of 128 \(--ctx\)"):
         plan(whole.needed - 50 * 256 * ROW + 128 * ROW)
+
+
+def test_pools_leave_the_system_its_part_of_ram(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests are to run at a time; a budget that the user names is taken as it is."""
+    ram = Pool("CPU", "RAM", 64 << 30, 44 << 30, 20 << 30, ())
+    monkeypatch.setattr("strixhlo.runtime.load_plan.device_pool", lambda _kind: ram)
+    program = (tiny, read_build(tiny, "cpu"))
+    asked = load_plans([program], None, None, 1 << 20)[0].budget
+    assert 2 << 30 <= (asked.left or 0) < (2 << 30) + 256 * ROW
+    named = load_plans([program], 20 << 30, None, 1 << 20)[0].budget
+    assert 0 <= (named.left or 0) < 256 * ROW
 
 
 def test_one_program_runs_with_pools_of_any_size(tiny: Bundle) -> None:

@@ -59,53 +59,52 @@ def test_named(served: Any, path: str, body: Any, param: str, words: str) -> Non
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
 ASK = b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, '
 TOOL = b'"tools": [{"type": "function", "function": {"name": "f", "parameters": '
-OK = {200}
+OK, ANY = {200}, {200, 400}  # ANY: what this model makes of it matters little
 RECURSIVE: Any = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}}}
 ODD = 'a"b\\c</tool_call>\n{{x}}\u202e\x00'
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "allowed"),
-    [
-        (CHAT, ASK + b'"metadata": ' + DEEP + b"}", {400}),
-        (CHAT, ASK + TOOL + DEEP + b"}}]}", {400}),
-        (CHAT, ASK + b'"temperature": NaN}', {400}),
-        (CHAT, ASK + b'"temperature": 1e999}', {400}),
-        (CHAT, ASK + b'"temperature": -Infinity}', {400}),
-        (CHAT, ASK + b'"top_p": "0.5; drop"}', {400}),
-        (CHAT, ASK + b'"seed": ' + b"9" * 4_000 + b"}", {200, 400}),
-        (CHAT, ASK + b'"seed": ' + b"9" * 100_000 + b"}", {400}),
-        (CHAT, ASK + b'"top_k": ' + b"9" * 40 + b"}", {200, 400}),
-        (CHAT, ASK + b'"max_tokens": 1, "n": 1, "n": 1, "temperature": 0, "temperature": 1}', {200}),
-        (CHAT, ASK + b'"logit_bias": {"99999999999999999999": 1}}', {400}),
-        (CHAT, ASK + b'"stop": ["' + b"x" * 1_000_000 + b'"]}', {200, 400}),
-        (CHAT, user("\ud800"), {400}),
-        (CHAT, user("\x00\u202e\ufffe" * 50) | {"max_tokens": 1}, {200}),
-        (CHAT, {"messages": HI * 10_000, "max_tokens": 1}, {400}),
-        (CHAT, user([{"type": "text", "text": ""}] * 10_000) | {"max_tokens": 1}, {200}),
-        (COMPLETIONS, {"prompt": ["x"] * 10_000}, {400}),
-        (COMPLETIONS, {"prompt": [1] * 10_000}, {400}),
-        (COMPLETIONS, {"prompt": [[1, 2], "x"]}, {400}),
-        (COMPLETIONS, {"prompt": [True, 1.5]}, {400}),
-        (CHAT, schema({"type": "json_schema", "json_schema": {"schema": RECURSIVE}}), {200, 400}),
-        (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}), {200, 400}),
-        (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"$ref": "file:///etc/passwd"}}}), {400}),
-        (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "(a+)+$"}}}), OK),
-        (CHAT, {"messages": HI, "max_tokens": 1, "regex": "(a|a?)+" * 50}, {200, 400}),
-        (CHAT, {"messages": HI, "max_tokens": 1, "regex": "((a{1,900}){1,900}){1,900}"}, {200, 400}),
-        (CHAT, {"messages": HI, "max_tokens": 1, "regex": "(" * 20_000}, {400}),
-        (CHAT, {"messages": HI, "max_tokens": 1, "grammar": "start: start start | start"}, {200, 400}),
-        (CHAT, {"messages": HI, "max_tokens": 1, "tools": [{"type": "function", "function": {"name": ODD}}]}, {200}),
-        (CHAT, {"messages": HI, "max_tokens": 3, "tools": [{"type": "function", "function": {"name": ODD}}]}
-         | {"tool_choice": "required"}, {200, 400}),
-        (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": [{"function": {"name": ODD, "arguments": "{"}}]}]}
-         | {"max_tokens": 1}, {200, 400}),
-        (RESPONSES, {"input": HI * 10_000, "max_output_tokens": 1}, {400}),
-        ("/tokenize", {"content": "a" * 3_000_000}, {200, 400}),
-        ("/detokenize", {"tokens": [10**400]}, {400}),
-    ],
-    ids=str,
-)  # fmt: skip
+HOSTILE: list[tuple[str, Any, set[int]]] = [
+    (CHAT, ASK + b'"metadata": ' + DEEP + b"}", {400}),
+    (CHAT, ASK + TOOL + DEEP + b"}}]}", {400}),
+    (CHAT, ASK + b'"temperature": NaN}', {400}),
+    (CHAT, ASK + b'"temperature": 1e999}', {400}),
+    (CHAT, ASK + b'"temperature": -Infinity}', {400}),
+    (CHAT, ASK + b'"top_p": "0.5; drop"}', {400}),
+    (CHAT, ASK + b'"seed": ' + b"9" * 4_000 + b"}", ANY),
+    (CHAT, ASK + b'"seed": ' + b"9" * 100_000 + b"}", {400}),
+    (CHAT, ASK + b'"top_k": ' + b"9" * 40 + b"}", ANY),
+    (CHAT, ASK + b'"max_tokens": 1, "n": 1, "n": 1, "temperature": 0, "temperature": 1}', {200}),
+    (CHAT, ASK + b'"logit_bias": {"99999999999999999999": 1}}', {400}),
+    (CHAT, ASK + b'"stop": ["' + b"x" * 1_000_000 + b'"]}', ANY),
+    (CHAT, user("\ud800"), {400}),
+    (CHAT, user("\x00\u202e\ufffe" * 50) | {"max_tokens": 1}, {200}),
+    (CHAT, {"messages": HI * 10_000, "max_tokens": 1}, {400}),
+    (CHAT, user([{"type": "text", "text": ""}] * 10_000) | {"max_tokens": 1}, {200}),
+    (COMPLETIONS, {"prompt": ["x"] * 10_000}, {400}),
+    (COMPLETIONS, {"prompt": [1] * 10_000}, {400}),
+    (COMPLETIONS, {"prompt": [[1, 2], "x"]}, {400}),
+    (COMPLETIONS, {"prompt": [True, 1.5]}, {400}),
+    (CHAT, schema({"type": "json_schema", "json_schema": {"schema": RECURSIVE}}), ANY),
+    (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}), ANY),
+    (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"$ref": "file:///etc/passwd"}}}), {400}),
+    (CHAT, schema({"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "(a+)+$"}}}), OK),
+    (CHAT, {"messages": HI, "max_tokens": 1, "regex": "(a|a?)+" * 50}, ANY),
+    (CHAT, {"messages": HI, "max_tokens": 1, "regex": "((a{1,900}){1,900}){1,900}"}, ANY),
+    (CHAT, {"messages": HI, "max_tokens": 1, "regex": "(" * 20_000}, {400}),
+    (CHAT, {"messages": HI, "max_tokens": 1, "grammar": "start: start start | start"}, ANY),
+    (CHAT, {"messages": HI, "max_tokens": 1, "tools": [{"type": "function", "function": {"name": ODD}}]}, {200}),
+    (CHAT, {"messages": HI, "max_tokens": 3, "tools": [{"type": "function", "function": {"name": ODD}}]}
+     | {"tool_choice": "required"}, ANY),
+    (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": [{"function": {"name": ODD, "arguments": "{"}}]}]}
+     | {"max_tokens": 1}, ANY),
+    (RESPONSES, {"input": HI * 10_000, "max_output_tokens": 1}, {400}),
+    ("/tokenize", {"content": "a" * 3_000_000}, ANY),
+    ("/detokenize", {"tokens": [10**400]}, {400}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "allowed"), HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_bodies(served: Any, path: str, body: Any, allowed: set[int]) -> None:
     status, answer = post(served, path, body)
     assert status in allowed, answer
