@@ -86,7 +86,7 @@ def test_a_full_pool_preempts_and_all_end(engine: BatchEngine, monkeypatch: pyte
 
 def test_a_prompt_is_scored_whatever_the_cache_holds(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probabilities of the prompt's own tokens, also of sequences that are preempted and computed again."""
-    prompts = [prompt(i, length) for i, length in enumerate((50, 60, 150))]  # the last in more than one chunk
+    prompts = [random_prompt(i, length) for i, length in enumerate((50, 60, 150))]  # the last in more than one chunk
     with closing(Engine(engine.program)) as alone:
         rows = [(alone.reset(), log_softmax(alone.score(ids)))[1] for ids in prompts]
     monkeypatch.setattr(engine, "blocks", 12)
