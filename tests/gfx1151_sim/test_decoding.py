@@ -10,9 +10,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from gfx1151_sim.kernel_machine import TESTED
+from gfx1151_sim.kernel_machine import all_code_objects
 from gfx1151_sim.simulator import load, opcodes
-from strixhlo.custom_kernels.gpu.kernels import build_hsaco
 
 OBJDUMPS = (
     "/opt/rocm/llvm/bin/llvm-objdump",
@@ -25,11 +24,11 @@ LINE = re.compile(r"^\t(\S+)(.*)// ([0-9A-F]+): ([0-9A-F ]+)")
 
 def disassembly() -> list[tuple[str, str, list[int]]]:
     """(mnemonic, operands, words) of every instruction of all kernels; skips without a fitting llvm-objdump."""
-    path = build_hsaco("gfx1151", TESTED)
+    paths = [str(path) for path in all_code_objects()]
     for name in OBJDUMPS:
         if not (tool := shutil.which(name)):
             continue
-        done = subprocess.run([tool, "-d", "--mcpu=gfx1151", str(path)], capture_output=True, text=True, check=False)
+        done = subprocess.run([tool, "-d", "--mcpu=gfx1151", *paths], capture_output=True, text=True, check=False)
         found = [m.groups() for line in done.stdout.splitlines() if (m := LINE.match(line))]
         if len(found) > 1000:
             return [(name, rest, [int(w, 16) for w in words.split()]) for name, rest, _, words in found]
