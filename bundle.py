@@ -31,7 +31,7 @@ ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a
 
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
 Bytes = Annotated[int, Field(ge=0, lt=1 << 50)]
-Kind = Literal["prefill", "score", "decode"]
+Kind = Literal["prefill", "score", "decode", "embed"]
 DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
 KVDType = Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
 
@@ -51,7 +51,8 @@ class TensorSpec(_Record):
 class EntryPoint(_Record):
     """One public function of the program. `kind`: prefill and score take chunks of one sequence, decode one row each of
     `rows` sequences. The last inputs are the KV pools, donated; the outputs are `logits`,
-    `tokens` (of each row the largest logit's, -1 where there is none: see the argmax op) and the pools again."""
+    `tokens` (of each row the largest logit's, -1 where there is none: see the argmax op) and the pools again.
+    embed takes what prefill takes and gives `embedding` [1, hidden], see `Pooling`, and the pools."""
 
     kind: Kind
     rows: Size
@@ -127,8 +128,16 @@ class KVCache(_Record):
         return 2 * self.layers * self.rows * self.width * self.element_bytes
 
 
-def entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> EntryPoint:
-    """The entry point of that kind: export traces it, and no other one is read."""
+class Pooling(_Record):
+    """How an embedding model makes one vector of a text out of the normalized last hidden states. method: that of the
+    last token, or the mean, of which an embed entry gives the sum over its chunk. normalize: it then has length 1."""
+
+    method: Literal["last", "mean"]
+    normalize: bool = True
+
+
+def entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int, hidden: int = 1) -> EntryPoint:
+    """The entry point of that kind: export traces it, and no other one is read. hidden: length of an embedding."""
     pools = cache.pools()
     tokens = TensorSpec(name="tokens", shape=(rows,), dtype="i32")
     groups = (len(cache.windows),) if len(cache.windows) > 1 else ()
@@ -140,7 +149,8 @@ def entry_point(kind: Kind, rows: int, cache: KVCache, vocab_size: int) -> Entry
         where = (TensorSpec(name="start", shape=(1,), dtype="i32"), TensorSpec(name="count", shape=(1,), dtype="i32"))
     logits = TensorSpec(name="logits", shape=(1 if kind == "prefill" else rows, vocab_size), dtype="f32")
     best = TensorSpec(name="tokens", shape=logits.shape[:1], dtype="i32")  # of the largest logit of each row
-    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(logits, best, *pools))
+    made = (TensorSpec(name="embedding", shape=(1, hidden), dtype="f32"),) if kind == "embed" else (logits, best)
+    return EntryPoint(kind=kind, rows=rows, inputs=(tokens, *where, table, *pools), outputs=(*made, *pools))
 
 
 class SourceFile(_Record):
@@ -180,6 +190,7 @@ class Manifest(_Record):
     source: str
     source_files: tuple[SourceFile, ...]
     references: tuple[Reference, ...] = ()
+    pooling: Pooling | None = None  # of an embedding model
     versions: dict[str, str]
 
     @property
@@ -273,7 +284,8 @@ def open_bundle(path: Path) -> Bundle:
                 f"{path}: the bundle is not whole, {file.relative_to(path)} is missing; export it again"
             )
     kinds = {e.kind for e in manifest.entry_points.values()}
-    if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds:
+    embeds = manifest.pooling is not None
+    if "decode_1" not in manifest.entry_points or not {"prefill", "score"} <= kinds or embeds != ("embed" in kinds):
         raise StrixhloError(f"{path / MANIFEST}: entry points are missing; export the bundle again")
     kv = manifest.kv_cache
     positions = kv.blocks * kv.block_size
@@ -285,7 +297,8 @@ def open_bundle(path: Path) -> Bundle:
     if any(e.rows > kv.chunk for e in manifest.entry_points.values() if e.kind != "decode"):
         raise StrixhloError(f"{path / MANIFEST}: a chunk is larger than kv_cache.chunk; export the bundle again")
     for name, entry in manifest.entry_points.items():
-        expected = entry_point(entry.kind, entry.rows, kv, manifest.vocab_size)
+        hidden = entry.outputs[0].shape[-1] if entry.outputs and entry.outputs[0].shape else 1
+        expected = entry_point(entry.kind, entry.rows, kv, manifest.vocab_size, hidden)
         if name != f"{entry.kind}_{entry.rows}" or entry != expected:
             raise StrixhloError(
                 f"{path / MANIFEST}: {name} has other inputs or outputs than export writes; export the bundle again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import click
@@ -73,6 +74,7 @@ def serve(
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     from .runtime.batch_engine import BatchEngine
     from .runtime.cache_size import require_kv_dtype
+    from .runtime.embedding import embed
     from .runtime.load_plan import shortage
     from .runtime.loaded import new_speculation, open_draft, planned_draft, plans_beside
     from .runtime.memory import budget_line, item_line, require_fit_together
@@ -123,7 +125,9 @@ def serve(
                 speculation=new_speculation(speculate, engine, drafts),
             )
             scheduler = stack.enter_context(closing(made))
-            models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler)
+            pooling = bundle.manifest.pooling
+            gives = partial(embed, scheduler, pooling) if pooling else None
+            models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler, gives)
             programs.append(program)
         hosts = allowed_hosts(host)
         settings = Settings(api_key, hosts, body_limit, request_seconds=request_seconds, webui=webui)

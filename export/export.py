@@ -17,6 +17,7 @@ from ..bundle import (
     SCHEMA_VERSION,
     WEIGHTS,
     Bundle,
+    Kind,
     KVCache,
     Manifest,
     Reference,
@@ -34,7 +35,7 @@ from .config_values import count, wrong
 from .layers.layer_groups import layer_groups
 from .models import Model, model_from_config
 from .stored_weights import StoredWeight, stored_weights
-from .trace import Kind, Traced, trace
+from .trace import Traced, trace
 
 ENTRIES: dict[str, tuple[Kind, int]] = {
     "prefill_16": ("prefill", 16),
@@ -70,10 +71,17 @@ def export_checkpoint(
     _check_place(checkpoint, out)
     with replaced_directory(out, MANIFEST) as folder:
         progress.stage("tracing", 0)
-        traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
+        shapes = {name: w.traced() for name, w in weights.items()}
+        traced = trace(model, shapes, kv, _entries(checkpoint), checkpoint.pooling)
         used = {name: w for name, w in weights.items() if name in traced.used}
         _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress, reference)
     return open_bundle(out)
+
+
+def _entries(checkpoint: Checkpoint) -> dict[str, tuple[Kind, int]]:
+    """Those of every model, and of an embedding model one more: chunks as long as the longest of a prompt."""
+    rows = max(rows for kind, rows in ENTRIES.values() if kind == "prefill")
+    return ENTRIES | ({f"embed_{rows}": ("embed", rows)} if checkpoint.pooling else {})
 
 
 def _expected_tensors(checkpoint: Checkpoint, model: Model) -> dict[str, Tensor]:
@@ -186,6 +194,7 @@ def _write(
         container=checkpoint.container,
         source=checkpoint.source,
         source_files=tuple(sources),
+        pooling=checkpoint.pooling,
         references=tuple(Reference(path=str(f.resolve()), bytes=s.bytes, sha256=s.sha256) for f, s in references),
         versions={p: version(p) for p in ("strixhlo", "jax")},
     )

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..bundle import KV_ARRAYS, KVCache, Manifest
+from ..bundle import KV_ARRAYS, Kind, KVCache, Manifest
 from ..errors import StrixhloError
 from .checkpoint.contents import Checkpoint
 from .export import planned
 from .layers.weights import Weight
 from .stored_weights import DENSE_DTYPES, StoredWeight
-from .trace import DTYPES, Kind, entry_function
+from .trace import DTYPES, entry_function
 
 
 class JaxModel:

@@ -1,4 +1,4 @@
-"""A model -> one StableHLO module with the entry points prefill_<T>, score_<T> and decode_<B>.
+"""A model -> one StableHLO module with the entry points prefill_<T>, score_<T> and decode_<B>, perhaps embed_<T>.
 
 All entries are traced as functions of one module, so that what they share is there once. Weights are arguments marked
 `strixhlo.parameter = "<name>"`; the KV pools are arguments marked `tf.aliasing_output`, updated in place.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..bundle import EntryPoint, KVCache, entry_point
+from ..bundle import EntryPoint, Kind, KVCache, Pooling, entry_point
 from ..custom_kernels.ops.argmax import argmax
 from .layers.cache import Cache
 from .layers.layer_groups import layer_groups
@@ -21,7 +21,6 @@ from .layers.weights import Weight, Weights
 from .models import Model
 from .stablehlo_text import entry_module
 
-Kind = Literal["prefill", "score", "decode"]
 DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "i8": jnp.int8, "i32": jnp.int32}
 
 
@@ -36,14 +35,20 @@ class Traced:
 
 
 def trace(
-    model: Model, weights: Mapping[str, Weight], cache: KVCache, entries: Mapping[str, tuple[Kind, int]]
+    model: Model,
+    weights: Mapping[str, Weight],
+    cache: KVCache,
+    entries: Mapping[str, tuple[Kind, int]],
+    pooling: Pooling | None = None,
 ) -> Traced:
-    """Trace `entries` (name -> kind and rows). `weights` holds shapes (jax.ShapeDtypeStruct) in place of arrays."""
+    """Trace `entries` (name -> kind and rows). `weights` holds shapes (jax.ShapeDtypeStruct) in place of arrays.
+    pooling: of embed entries."""
     used: set[str] = set()
-    points = {name: entry_point(kind, rows, cache, model.vocab_size) for name, (kind, rows) in entries.items()}
+    sizes = cache, model.vocab_size, model.hidden
+    points = {name: entry_point(kind, rows, *sizes) for name, (kind, rows) in entries.items()}
     functions, arguments = {}, {}
     for name, (kind, rows) in entries.items():
-        functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used)))
+        functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used, pooling)))
         arguments[name] = [jax.ShapeDtypeStruct(i.shape, DTYPES[i.dtype]) for i in points[name].inputs]
 
     def program(weights: Mapping[str, Weight], arguments: Mapping[str, Any]) -> Any:
@@ -64,7 +69,9 @@ def _parameter_name(path: tuple[Any, ...]) -> str:
     return f"{path[0].key}.{path[-1].key}"
 
 
-def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str]) -> Callable[..., Any]:
+def entry_function(
+    kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str], pooling: Pooling | None = None
+) -> Callable[..., Any]:
     """The function of an entry: (weights, *inputs of its EntryPoint) -> its outputs. `used` gets the weights read."""
     places = layer_groups(model.windows, kv.blocks * kv.block_size).places if len(kv.windows) > 1 else None
 
@@ -84,8 +91,15 @@ def entry_function(kind: Kind, rows: int, model: Model, kv: KVCache, used: set[s
         positions = jnp.where(row < count, start + row, -1)
         cache = Cache.create(k_pool, v_pool, table, positions, kv.block_size, places)
         hidden, cache = model.hidden_states(w, tokens, cache)
-        if kind == "prefill":
+        if kind == "embed" and pooling and pooling.method == "mean":
+            summed = jnp.sum(jnp.where((row < count)[:, None], hidden, 0.0), axis=0, keepdims=True)
+            used.update(w.used)
+            return summed, cache.k_pool, cache.v_pool
+        if kind in ("prefill", "embed"):
             hidden = jnp.take(hidden, count - 1, axis=0, mode="clip")
+        if kind == "embed":
+            used.update(w.used)
+            return hidden, cache.k_pool, cache.v_pool
         logits = model.logits(w, hidden)
         used.update(w.used)
         return logits, argmax(logits), cache.k_pool, cache.v_pool

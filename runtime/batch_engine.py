@@ -25,6 +25,7 @@ class BatchEngine:
         self._decodes = sorted((e.rows, name) for name, e in entries.items() if e.kind == "decode")
         self.decode_sizes = [rows for rows, _ in self._decodes]
         self.score_rows, self._score = next((e.rows, name) for name, e in entries.items() if e.kind == "score")
+        self._embeds = [(e.rows, name) for name, e in entries.items() if e.kind == "embed"]
         self.block_size = program.kv_cache.block_size
         self.blocks = program.kv_cache.rows // self.block_size
         self.windows = program.kv_cache.windows
@@ -64,6 +65,17 @@ class BatchEngine:
     def score(self, tokens: Sequence[int], start: int, blocks: Blocks) -> np.ndarray:
         """As `prefill`, of at most score_rows tokens; the logits of every row, float32 [len(tokens), vocabulary]."""
         return self._chunk(self._score, self.score_rows, tokens, start, blocks, "logits")[: len(tokens)]
+
+    @property
+    def embed_rows(self) -> int:
+        """Tokens that `embed` takes at most; 0 where the model gives no embeddings."""
+        return self._embeds[0][0] if self._embeds else 0
+
+    def embed(self, tokens: Sequence[int], start: int, blocks: Blocks) -> np.ndarray:
+        """As `prefill`, of at most embed_rows tokens; of the hidden states that the manifest's `pooling` is made of:
+        the last, or the sum, float32 [hidden]."""
+        rows, name = self._embeds[0]
+        return self._chunk(name, rows, tokens, start, blocks, "embedding")[0]
 
     def _chunk(self, name: str, rows: int, tokens: Sequence[int], start: int, blocks: Blocks, fetch: str) -> np.ndarray:
         padded = np.zeros(rows, np.int32)

@@ -53,7 +53,7 @@ class Scheduler:
         """tokenizer and eos_ids: for structured output, and to find cached prefixes by text; parallel: sequences at a
         time; queue_size: that may wait."""
         self.speculation = speculation
-        self._engine, self._parallel, self._queue_size = engine, parallel, queue_size
+        self.engine, self._parallel, self._queue_size = engine, parallel, queue_size
         texts = CanonicalBytes(tokenizer, engine.vocab_size)
         self.pool = BlockPool(engine.blocks, engine.block_size, texts, engine.windows)
         self._breakers = Breakers(texts)
@@ -71,8 +71,8 @@ class Scheduler:
 
     def submit(self, request: Request) -> Handle:
         """Queue a request. Raises QueueFull, and StrixhloError for a prompt that cannot be processed."""
-        self._engine.check_prompt(request.token_ids)
-        check_bias(request.params, self._engine.vocab_size)
+        self.engine.check_prompt(request.token_ids)
+        check_bias(request.params, self.engine.vocab_size)
         handle = Handle(request)
         constraint = None
         if request.params.constrained:
@@ -90,39 +90,8 @@ class Scheduler:
             self._change.notify()
         return handle
 
-    def cached_prefix(self, ids: list[int]) -> tuple[tuple[int, ...], list[np.ndarray]]:
-        """What the prefix cache has of a text: the ids, which may have other boundaries, and their rows of the pools,
-        [groups * layers, ids, width] each. Between two steps; any thread may ask."""
-
-        def read() -> tuple[tuple[int, ...], list[np.ndarray]]:
-            match = self.pool.match([*ids, 0], self._engine.context)
-            try:
-                return match.ids, self._engine.read_blocks(match.blocks)
-            finally:
-                for own in match.blocks:
-                    self.pool.release(own)
-
-        return self._between_steps(read)
-
-    def insert_prefix(self, ids: list[int], rows: list[np.ndarray]) -> int:
-        """Put what `cached_prefix` gave into the prefix cache, as far as blocks are free; how many ids that are."""
-
-        def write() -> int:
-            size = self._engine.block_size
-            blocks = self.pool.allocate_prefix(len(ids) // size)
-            spans = len(blocks[0])
-            self._engine.write_blocks(blocks, [r[:, : spans * size] for r in rows])
-            chain = None
-            for i in range(spans):
-                chain = self.pool.register([own[i] for own in blocks], ids[i * size : (i + 1) * size], chain)
-            for own in blocks:
-                self.pool.release(own)
-            return spans * size
-
-        return self._between_steps(write)
-
-    def _between_steps(self, work: Callable[[], _T]) -> _T:
-        """Run it on the thread that owns the engine and the pool."""
+    def between_steps(self, work: Callable[[], _T]) -> _T:
+        """Run it on the thread that owns the engine and the pool, one such work a step; any thread may ask."""
         done: Future[_T] = Future()
 
         def job() -> None:
@@ -170,8 +139,8 @@ class Scheduler:
                 if self._closed and not self._waiting and not self._jobs:
                     return
                 self._admit()
-                jobs, self._jobs = self._jobs, deque()
-            for job in jobs:
+                job = self._jobs.popleft() if self._jobs else None
+            if job:
                 job()
             self._step()
 
@@ -219,7 +188,7 @@ class Scheduler:
                     self._end(sequence, Finished("error", message))
 
     def _prefill(self, sequence: Sequence) -> None:
-        engine = self._engine
+        engine = self.engine
         if sequence.scored:
             sequence.blocks = sequence.blocks or [[] for _ in engine.windows]
         elif not sequence.filled or len(self._running) > 1:
@@ -257,9 +226,9 @@ class Scheduler:
             positions += range(sequence.filled, sequence.filled + 1 + len(draft))
             blocks += [sequence.blocks] * (1 + len(draft))
         began = time.perf_counter()
-        outputs = self._engine.decode(ids, positions, blocks, fetch)
+        outputs = self.engine.decode(ids, positions, blocks, fetch)
         if self.speculation:
-            self.speculation.stepped(len(ids), self._engine.decode_sizes, time.perf_counter() - began)
+            self.speculation.stepped(len(ids), self.engine.decode_sizes, time.perf_counter() - began)
         row = 0
         for sequence, draft in zip(ready, drafts, strict=True):
             own = outputs[row : row + 1 + len(draft)]
@@ -273,14 +242,14 @@ class Scheduler:
         for s in ready:
             s.drafts = s.drafts or self.speculation.new()
             handle = s.handle
-            room = min(handle.request.params.max_tokens - handle.generated - 1, self._engine.context - len(s.ids))
+            room = min(handle.request.params.max_tokens - handle.generated - 1, self.engine.context - len(s.ids))
             candidates.append(Candidate(s.ids, room, s.drafts, partial(self._guess, s)))
-        drafts = self.speculation.propose(candidates, self._engine.decode_sizes)
+        drafts = self.speculation.propose(candidates, self.engine.decode_sizes)
         return [draft[: self._spare(s, len(draft))] for s, draft in zip(ready, drafts, strict=True)]
 
     def _spare(self, sequence: Sequence, wanted: int) -> int:
         """For how many drafts there are positions; nobody is preempted for them."""
-        size = self._engine.block_size
+        size = self.engine.block_size
         for own in sequence.blocks:
             while len(own) * size < sequence.filled + 1 + wanted and (block := self.pool.allocate()) is not None:
                 own.append(block)
@@ -305,7 +274,7 @@ class Scheduler:
     def _reuse(self, sequence: Sequence) -> None:
         """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ. Before
         every chunk, since another sequence may be computing the same prompt, as the choices of one request do."""
-        match = self.pool.match(sequence.ids, self._engine.context)
+        match = self.pool.match(sequence.ids, self.engine.context)
         first = not sequence.filled
         if not first and len(match.ids) <= sequence.filled:
             for found in match.blocks:
@@ -323,7 +292,7 @@ class Scheduler:
             sequence.handle.cached = match.replaced
 
     def _register(self, sequence: Sequence) -> None:
-        size = self._engine.block_size
+        size = self.engine.block_size
         while (sequence.registered + 1) * size <= sequence.filled:
             n = sequence.registered
             ids = sequence.ids[n * size : (n + 1) * size]
@@ -334,7 +303,7 @@ class Scheduler:
         """Blocks for `length` positions; preempts younger sequences, and where there is none, itself (False)."""
         self._free_unseen(sequence)
         for own in sequence.blocks:
-            while len(own) * self._engine.block_size < length:
+            while len(own) * self.engine.block_size < length:
                 block = self.pool.allocate()
                 if block is None:
                     youngest = self._running[-1]
@@ -412,5 +381,5 @@ class Scheduler:
         sequence.ids.append(event.token)
         if event.token in handle.request.eos_ids or (constraint and constraint.complete):
             self._end(sequence, Finished("eos"))
-        elif handle.generated == handle.request.params.max_tokens or len(sequence.ids) > self._engine.context:
+        elif handle.generated == handle.request.params.max_tokens or len(sequence.ids) > self.engine.context:
             self._end(sequence, Finished("length"))

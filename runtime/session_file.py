@@ -18,6 +18,7 @@ from safetensors.numpy import save
 from ..errors import StrixhloError
 from ..replacement import atomic_write
 from .device import DTYPES
+from .prefix_copy import cached_prefix, insert_prefix
 from .program import Program
 from .scheduler import Scheduler
 
@@ -35,7 +36,7 @@ def fingerprint(program: Program) -> str:
 
 def save_session(program: Program, scheduler: Scheduler, ids: list[int], path: Path) -> int:
     """Write what the prefix cache holds of a text; returns how many of its tokens that are."""
-    cached, pools = scheduler.cached_prefix(ids)
+    cached, pools = cached_prefix(scheduler, ids)
     tensors = {"ids": np.array(cached, np.int32), **dict(zip(POOLS, pools, strict=True))}
     metadata = {"format": FORMAT, "version": VERSION, "model": fingerprint(program)}
     atomic_write(path, save(tensors, metadata))
@@ -61,7 +62,7 @@ def load_session(program: Program, scheduler: Scheduler, path: Path) -> int:
             raise StrixhloError(f"{path}: {spec.name} is {pool.dtype}{list(pool.shape)}, not {list(expected)}")
         if pool.dtype.kind == "f" and not np.isfinite(pool).all():
             raise StrixhloError(f"{path}: {spec.name} holds values that no model makes")
-    return scheduler.insert_prefix(ids.tolist(), pools)
+    return insert_prefix(scheduler, ids.tolist(), pools)
 
 
 def _check_origin(program: Program, path: Path, metadata: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...bundle import Pooling
 from .place import Place
 
 
@@ -50,3 +51,4 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: Mapping[str, Tensor]
     write_tokenizer: Callable[[Path], None]
+    pooling: Pooling | None = None  # of an embedding model

@@ -18,6 +18,7 @@ from .gguf_metadata import numbers
 from .gguf_names import NOT_WEIGHTS, hugging_face_name
 from .gguf_parts import read_gguf_parts
 from .gguf_repack import DENSE_FORMATS, REPACKERS, dense, repack
+from .pooling import gguf_pooling
 from .tokenizer import write_gguf_tokenizer
 
 
@@ -44,6 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
         config=config,
         tensors=tensors,
         write_tokenizer=partial(write_gguf_tokenizer, file),
+        pooling=gguf_pooling(file, architecture),
     )
 
 

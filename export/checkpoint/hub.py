@@ -24,8 +24,9 @@ from .hub_blobs import fetch, large_files
 # owner/name or owner/name@revision
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")
 WANTED = ["*.safetensors", "*.json", "*.jinja"]
-# Not in subdirectories (other precisions, other frameworks); not the second copy that Mistral's repositories hold.
-UNWANTED = ["*/*", "consolidated*"]
+# Not in subdirectories (other precisions, other frameworks) but 1_Pooling, which an embedding model has; not the second
+# copy that Mistral's repositories hold.
+UNWANTED = ["[!1]*/*", "1[!_]*/*", "1_[!P]*/*", "*/*/*", "*/*.safetensors", "consolidated*"]
 SILENT = Stages(lambda _name, _total: None, lambda _bytes: None)
 
 

@@ -10,6 +10,7 @@ from .contents import Checkpoint
 from .gpt_oss_experts import split_gpt_oss_experts
 from .hugging_face_config import normalized_config, normalized_name, renamed
 from .hugging_face_defaults import with_defaults
+from .pooling import directory_pooling
 from .quantization import assemble, maker_of
 from .safetensors_file import StoredTensor, read_safetensors
 from .stacked_experts import expert_name, stack_experts
@@ -45,6 +46,9 @@ def open_safetensors(directory: Path) -> Checkpoint:
                 before = stored[name].place.path.name
                 raise StrixhloError(f"{path}: tensor {name!r} is also in {before}; download the model again")
             stored[name] = tensor
+    pooling = directory_pooling(directory)
+    if pooling and "embed_tokens.weight" in stored:  # sentence-transformers saves the model without its head
+        stored = {f"model.{name}": tensor for name, tensor in stored.items()}
     tensors = assemble(stored.items(), maker)
     if config.get("model_type") == "gpt_oss":
         tensors = split_gpt_oss_experts(tensors)
@@ -58,6 +62,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
         config=config,
         tensors=tensors,
         write_tokenizer=partial(write_copied_tokenizer, directory, config),
+        pooling=pooling,
     )
 
 

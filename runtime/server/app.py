@@ -16,11 +16,12 @@ from starlette.responses import JSONResponse, Response
 from .answering import Answering
 from .chat_completions import chat_completions
 from .completions import completions
+from .embeddings import embeddings
 from .errors import ApiError, bad_request
 from .gate import Gate
 from .metrics import Metrics
 from .responses import responses
-from .schemas import ChatBody, CompletionBody, DetokenizeBody, ResponsesBody, TokenizeBody
+from .schemas import ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody, ResponsesBody, TokenizeBody
 from .served import ServedModel, encode, find_model
 
 log = logging.getLogger("strixhlo.server")
@@ -85,6 +86,7 @@ def _generating(app: FastAPI, models: Mapping[str, ServedModel], answering: Answ
         "/v1/chat/completions": (ChatBody, chat_completions),
         "/v1/completions": (CompletionBody, completions),
         "/v1/responses": (ResponsesBody, responses),
+        "/v1/embeddings": (EmbeddingsBody, embeddings),
     }
 
     def add(path: str, kind: type[Any], answer: Any) -> None:
@@ -99,11 +101,6 @@ def _generating(app: FastAPI, models: Mapping[str, ServedModel], answering: Answ
 
     for path, (kind, answer) in kinds.items():
         add(path, kind, answer)
-
-    @app.post("/v1/embeddings")
-    async def embeddings() -> Response:
-        message = "none of the models served here gives embeddings: they are language models"
-        raise ApiError(501, message, code="embeddings_not_supported")
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -159,6 +159,20 @@ class ResponsesBody(Sampling):
     metadata: dict[str, Any] | None = None
 
 
+class EmbeddingsBody(_Body):
+    """/v1/embeddings."""
+
+    model: str | None = None
+    input: (
+        str
+        | list[int]
+        | Annotated[list[str], Field(max_length=2048)]
+        | Annotated[list[list[int]], Field(max_length=2048)]
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
 class TokenizeBody(_Body):
     """/tokenize."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol
+
+import numpy as np
 
 from ...errors import StrixhloError
 from ..requests import Handle, Request
@@ -22,6 +24,9 @@ LONG = 50_000  # characters; above it an encoding takes over 5 MB for a while, a
 ONE_AT_A_TIME = ThreadPoolExecutor(1, "long texts")
 KNOWN = {f.name for f in fields(SamplingParams)}
 OFF = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "typical_p": 1, "logit_bias": {}}
+
+
+Embed = Callable[[Sequence[int], Callable[[], bool]], np.ndarray]  # (ids, whether to go on) -> float32 [hidden]
 
 
 class SchedulerLike(Protocol):
@@ -51,6 +56,7 @@ class ServedModel:
     context: int
     slots: int
     scheduler: SchedulerLike
+    embed: Embed | None = None  # of an embedding model
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -23,6 +23,7 @@ from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.kv_cache import GONE, BlockPool, CachedSpan
 from strixhlo.runtime.load_plan import load_plans
+from strixhlo.runtime.prefix_copy import cached_prefix, insert_prefix
 from strixhlo.runtime.program import Program, read_build
 from strixhlo.runtime.prompt_lookup import PromptLookup
 from strixhlo.runtime.requests import Request
@@ -166,14 +167,14 @@ def test_a_saved_prefix_goes_on_where_it_was(programs: dict[str, Program]) -> No
     with closing(BatchEngine(programs["groups"])) as engine:
         with closing(Scheduler(engine)) as scheduler:
             conversation += stream(scheduler.submit(Request(tuple(conversation), SamplingParams(max_tokens=20))))
-            cached, pools = scheduler.cached_prefix(conversation)
+            cached, pools = cached_prefix(scheduler, conversation)
             following = Request((*conversation, *new), SamplingParams(max_tokens=20))
             expected = stream(scheduler.submit(following))
         assert len(cached) == 96 and not pools[0][1:, :64].any() and pools[0][0].all(axis=1).all()
         every = [range(engine.blocks)] * 3
         engine.write_blocks(every, [np.full_like(p, 7) for p in engine.read_blocks(every)])
         with closing(Scheduler(engine)) as scheduler:
-            assert scheduler.insert_prefix(list(cached), pools) == 96
+            assert insert_prefix(scheduler, list(cached), pools) == 96
             assert scheduler.pool.in_use == 0
             assert stream(scheduler.submit(following)) == expected
             assert scheduler.computed == 120 - 96

@@ -90,18 +90,22 @@ def test_only_wanted_files_are_asked_for() -> None:
         "config.json",
         "tokenizer.json",
         "chat_template.jinja",
+        "1_Pooling/config.json",
         "README.md",
         "tokenizer.model",
         "pytorch_model.bin",
         "model.pt",
         "modeling_x.py",
         "onnx/model.safetensors",
+        "1_Pooling/model.safetensors",
+        "16bit/config.json",
+        "1_Dense/config.json",
         "original/params.json",
         "consolidated.safetensors",
         "model-Q4.gguf",
     ]
     wanted = huggingface_hub.utils.filter_repo_objects(files, allow_patterns=hub.WANTED, ignore_patterns=hub.UNWANTED)
-    assert list(wanted) == files[:4]
+    assert list(wanted) == files[:5]
 
 
 @pytest.mark.usefixtures("cache")
