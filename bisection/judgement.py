@@ -13,6 +13,7 @@ import numpy as np
 
 from ..bundle import Build
 from ..custom_kernels.ops.cache_types import pool_values
+from ..custom_kernels.ops.rope_and_append import operand_names, rows_in_pool
 from .observation import Chunk
 from .observed_program import LAYER, ObservedOp
 from .reference_steps import Step
@@ -24,7 +25,6 @@ NEARLY_EQUAL = 0.02  # of the tokens
 RUN = 32  # columns that share a scale when activations are rounded
 OPERANDS = {
     "attention": ("q", "k_pool", "v_pool", "block_table", "positions", "sinks"),
-    "kv_append": ("k_pool", "v_pool", "k", "v", "rows"),
     "argmax": ("logits",),
 }
 
@@ -119,14 +119,23 @@ class Judge:
             again = [row_error(chunk.values[name], np.asarray(exact[i]), chunk, rows) for i, name in seen]
             errors = [min(pair) for pair in zip(errors, again, strict=True)]
         yield from errors
-        if op.op == "kv_append" and op.operands[4].output is not None:
-            rows = chunk.values[op.operands[4].output]
-            width = step.operands[2].shape[1]
-            for pool, expected in zip(("k_pool", "v_pool"), step.results, strict=True):
+        if op.op == "rope_and_append":
+            width = op.attributes["kv_heads"] * op.attributes["head_dim"]
+            for pool, expected in zip(("k_pool", "v_pool"), step.results[1:], strict=True):
                 ours, theirs = chunk.values[pool], np.asarray(expected)
-                written = rows[(rows >= 0) & (rows < ours.shape[1])]
-                a, b = (p.reshape(-1, p.shape[1], width)[op.attributes["layer"], written] for p in (ours, theirs))
+                rows = _appended_rows(op, step, chunk, ours.shape[1])
+                a, b = (p.reshape(-1, p.shape[1], width)[op.attributes["layer"], rows] for p in (ours, theirs))
                 yield _rows(*(np.asarray(pool_values(jnp.asarray(p))) for p in (a, b)))  # fp8 is held in int8
+
+
+def _appended_rows(op: ObservedOp, step: Step, chunk: Chunk, pool_rows: int) -> np.ndarray:
+    """rope_and_append: the rows of the pools that it writes to, by the program's own block table and positions."""
+    table, positions = (
+        step.operands[i] if name is None else jnp.asarray(chunk.values[name])
+        for i, name in ((i, op.operands[i].output) for i in (2, 3))
+    )
+    rows = np.asarray(rows_in_pool(table, positions, op.attributes["block_size"], pool_rows))
+    return rows[rows < pool_rows]
 
 
 def _rows_of_experts(op: ObservedOp, chunk: Chunk) -> np.ndarray | None:
@@ -176,6 +185,8 @@ def _rows(ours: np.ndarray, expected: np.ndarray) -> float:
 
 def _operand(op: ObservedOp, i: int) -> str:
     names = OPERANDS.get(op.op, ("its input",))
+    if op.op == "rope_and_append":
+        names = operand_names(op.attributes)
     return names[i] if i < len(names) else f"operand {i}"
 
 

@@ -47,7 +47,7 @@ class ObservedOp:
     @property
     def label(self) -> str:
         """The op as a person knows it: its weights' module ("mlp.down_proj"), else its name."""
-        if not self.weights:
+        if not self.weights or self.op == "rope_and_append":  # its weights are tables, and norms of q and k
             return self.op
         name = self.weights[0].rpartition(".weight")[0] or self.weights[0]
         found = LAYER.search(name)
@@ -229,7 +229,7 @@ def ends_of_layers(ops: Sequence[ObservedOp]) -> set[str]:
     chosen: dict[tuple[int | None, bool], ObservedOp] = {}
     after_attention = False
     for op in ops:
-        after_attention = op.op == "attention" or (after_attention and op.op != "kv_append")
+        after_attention = op.op == "attention" or (after_attention and op.op != "rope_and_append")
         if op.weights and after_attention:
             chosen.setdefault((op.layer, False), op)  # the first
             chosen[op.layer, True] = op  # the last

@@ -77,7 +77,7 @@ def entry_function(
 
     def decode(weights: Mapping[str, Weight], tokens: Any, positions: Any, table: Any, k_pool: Any, v_pool: Any) -> Any:
         w = Weights(weights)
-        cache = Cache.create(k_pool, v_pool, table, positions, kv.block_size, places)
+        cache = Cache(k_pool, v_pool, table, positions, kv.block_size, places)
         hidden, cache = model.hidden_states(w, tokens, cache)
         logits = model.logits(w, hidden)
         used.update(w.used)
@@ -89,7 +89,7 @@ def entry_function(
         w = Weights(weights)
         row = jnp.arange(rows, dtype=jnp.int32)
         positions = jnp.where(row < count, start + row, -1)
-        cache = Cache.create(k_pool, v_pool, table, positions, kv.block_size, places)
+        cache = Cache(k_pool, v_pool, table, positions, kv.block_size, places)
         hidden, cache = model.hidden_states(w, tokens, cache)
         if kind == "embed" and pooling and pooling.method == "mean":
             summed = jnp.sum(jnp.where((row < count)[:, None], hidden, 0.0), axis=0, keepdims=True)

@@ -82,7 +82,7 @@ def logits_of(source: Path, ids: np.ndarray = IDS) -> np.ndarray:
     table, positions = jnp.arange(8, dtype=jnp.int32)[None], jnp.arange(len(ids), dtype=jnp.int32)
 
     def run() -> jax.Array:
-        cache = Cache.create(pool, pool, table, positions, 16)
+        cache = Cache(pool, pool, table, positions, 16)
         return model.logits(weights, model.hidden_states(weights, jnp.asarray(ids, jnp.int32), cache)[0])
 
     return np.asarray(jax.jit(run)())

@@ -5,16 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from ..ops.cache_types import ARRAY
 from ..ops.formats import FORMATS
 from ..ops.formats_gguf import RUN
-from ..ops.launch import DYNAMIC, Dimension, Launch, Output
+from ..ops.launch import Dimension, Launch, Output
 from .weight_kernels import weight_kernel
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
 WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
 ATTENTION_ROWS = 16  # query rows that share their loads of keys and values
-TOKENS_PER_WORKGROUP = 16  # of kv_append and quantize_rows
+TOKENS_PER_WORKGROUP = 16  # of rope_and_append and quantize_rows
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -61,24 +60,6 @@ def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, .
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
     """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
     return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows),)
-
-
-def kv_append_launches(
-    dtype: str, *, layers: int, layer: int, pool_rows: int | Dimension, width: int, tokens: int
-) -> tuple[Launch, ...]:
-    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
-    shape = (layers, pool_rows if isinstance(pool_rows, int) else DYNAMIC, width)
-    outputs = tuple(Output(f"{name}_out", shape, ARRAY[dtype], updates=name) for name in ("k_pool", "v_pool"))
-    row_tile = _ceil_div(tokens, TOKENS_PER_WORKGROUP)
-    return (
-        Launch(
-            f"strixhlo_kv_append_{dtype}kv",
-            ("k_pool", "v_pool", "k", "v", "rows"),
-            outputs,
-            (layer, pool_rows, width, tokens, row_tile),
-            _ceil_div(tokens, row_tile),
-        ),
-    )
 
 
 def _float_bits(value: float) -> int:

@@ -8,14 +8,17 @@ from typing import Any
 from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
+from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .launches import (
+    TOKENS_PER_WORKGROUP,
     argmax_launches,
     attention_launches,
     dense_matmul_launches,
-    kv_append_launches,
     quantized_matmul_launches,
 )
 from .moe_launches import moe_down, moe_gate_up, moe_route
+
+MOST_HEAD_DIM = 1024  # of rope_and_append: a head is on the stack
 
 
 def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
@@ -30,7 +33,7 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
     return {
         "quantized_matmul": quantized_matmul,
         "dense_matmul": _dense_matmul,
-        "kv_append": _kv_append,
+        "rope_and_append": rope_and_append,
         "attention": _attention,
         "argmax": _argmax,
         "moe_route": moe_route,
@@ -48,18 +51,14 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
     return Lowering(("x",), argmax_launches(*types[0][0]), ("y",))
 
 
-def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
-    (layers, rows, pool_width), dtype = types[0]
-    tokens, width = types[2][0]
-    launches = kv_append_launches(
-        STORED[dtype],
-        layer=attributes["layer"],
-        layers=layers * pool_width // width,
-        pool_rows=Dimension("k_pool", 1) if rows == DYNAMIC else rows,
-        width=width,
-        tokens=tokens,
-    )
-    return Lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, ("k_pool_out", "v_pool_out"))
+def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Heads of up to 1024 values; None for larger ones. A workgroup for each token, of up to 16."""
+    kind, tokens = pool_kind(types), types[3][0][0]
+    if attributes["head_dim"] > MOST_HEAD_DIM or kind is None:
+        return None
+    tile = -(-tokens // TOKENS_PER_WORKGROUP)
+    symbol = f"strixhlo_rope_and_append_{kind}kv"
+    return rope_and_append_lowering(attributes, types, symbol, -(-tokens // tile), further=(tile,))
 
 
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:

@@ -6,8 +6,8 @@
 #include "attention.h"
 #include "gemm.h"
 #include "gemv.h"
-#include "kv_append.h"
 #include "matrix_gemm.h"
+#include "rope_and_append.h"
 #include "streams.h"
 
 #define IN(type, name) const GLOBAL type *__restrict name
@@ -96,11 +96,20 @@
   KERNEL(ARGMAX_THREADS)  \
   void strixhlo_argmax(IN(f32, x), OUT(i32, y), u32 n) { argmax(x, y, n); }
 
-#define KV_APPEND(type)                                                                                              \
-  KERNEL(APPEND_THREADS)                                                                                             \
-  void strixhlo_kv_append_##type(OUT(type, k_pool), OUT(type, v_pool), IN(f32, k), IN(f32, v), IN(i32, rows),        \
-                                 u32 layer, u32 pool_rows, u32 width, u32 tokens) {                                  \
-    kv_append(k_pool, v_pool, k, v, rows, layer, pool_rows, width, tokens);                                          \
+#define ROPE_AND_APPEND(type)                                                                                         \
+  KERNEL(APPEND_THREADS)                                                                                              \
+  void strixhlo_rope_and_append_##type(                                                                               \
+      OUT(type, k_pool), OUT(type, v_pool), IN(i32, block_table), IN(i32, positions), IN(f32, q), IN(f32, k),         \
+      IN(f32, v), IN(f32, table), IN(f32, q_weight), IN(f32, k_weight), IN(f32, query_scale), OUT(f32, q_out),        \
+      u32 layer, u32 pool_rows, u32 tokens, u32 sequences, u32 blocks, u32 block_size, u32 heads, u32 kv_heads,       \
+      u32 head_dim, u32 fused, u32 half, u32 context, u32 interleaved, u32 norm, u32 weight_stride, u32 epsilon_bits, \
+      u32 offset_bits, u32 norm_values, u32 scale_context) {                                                          \
+    const AppendShape shape = {layer, pool_rows, tokens, sequences, blocks, block_size, heads, kv_heads, head_dim,    \
+                               fused, half, context, interleaved, norm, weight_stride,                                \
+                               __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits),           \
+                               norm_values, scale_context};                                                           \
+    rope_and_append(k_pool, v_pool, block_table, positions, q, k, v, table, q_weight, k_weight, query_scale, q_out,   \
+                    shape);                                                                                           \
   }
 
 // For head dimensions up to `capacity`: the result in one launch, or `splits` parts and their peaks for combine.

@@ -67,7 +67,7 @@ def _kernels() -> dict[str, str]:
         }
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({name}, {m}, {of})" for m in GEMM_ROWS}
     for pool in POOLS:
-        lines[f"strixhlo_kv_append_{pool}"] = f"KV_APPEND({pool})"
+        lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({pool})"
         for dim in HEAD_DIMS:
             lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({pool}, {dim})"
             lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ..ops.cache_types import ARRAY, BYTES
+from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
-from ..ops.launch import DYNAMIC, Dimension, Launch, Output
+from ..ops.launch import Dimension, Launch, Output
 from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
@@ -82,23 +82,6 @@ def dense_matmul_launches(dtype: str, m: int, n: int, k: int, chip: Chip = GFX11
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
     """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
     return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows, ARGMAX_THREADS),)
-
-
-def kv_append_launches(
-    dtype: str, *, layers: int, layer: int, pool_rows: int | Dimension, width: int, tokens: int
-) -> tuple[Launch, ...]:
-    """k, v float32 [tokens, width] into rows of k_pool, v_pool [layers, pool_rows, width]; dtype: fp8, f16 or f32."""
-    shape = (layers, pool_rows if isinstance(pool_rows, int) else DYNAMIC, width)
-    return (
-        Launch(
-            f"strixhlo_kv_append_{dtype}",
-            ("k_pool", "v_pool", "k", "v", "rows"),
-            tuple(Output(f"{name}_out", shape, ARRAY[dtype], updates=name) for name in ("k_pool", "v_pool")),
-            (layer, pool_rows, width, tokens),
-            _ceil_div(tokens * width, APPEND_THREADS),
-            APPEND_THREADS,
-        ),
-    )
 
 
 def _float_bits(value: float) -> int:

@@ -9,13 +9,15 @@ from typing import Any
 from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
+from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .kernels import DENSE, POOLS
 from .launches import (
+    APPEND_THREADS,
+    WAVE,
     Chip,
     argmax_launches,
     attention_launches,
     dense_matmul_launches,
-    kv_append_launches,
     quantized_matmul_launches,
 )
 
@@ -25,7 +27,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
     return {
         "quantized_matmul": partial(_quantized_matmul, chip),
         "dense_matmul": partial(_dense_matmul, chip),
-        "kv_append": _kv_append,
+        "rope_and_append": rope_and_append,
         "attention": _attention,
         "argmax": _argmax,
     }
@@ -51,21 +53,14 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     return _lowering(("x",), argmax_launches(*types[0][0]), "y")
 
 
-def _kv_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    (layers, rows, pool_width), dtype = types[0]
-    tokens, width = types[2][0]
-    pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
-    if STORED.get(dtype) not in POOLS:
+def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """A wave for each head of q, k and v of each token."""
+    kind = pool_kind(types)
+    if kind is None:
         return None
-    launches = kv_append_launches(
-        STORED[dtype],
-        layers=layers * pool_width // width,
-        layer=attributes["layer"],
-        pool_rows=pool_rows,
-        width=width,
-        tokens=tokens,
-    )
-    return _lowering(("k_pool", "v_pool", "k", "v", "rows"), launches, "k_pool_out", "v_pool_out")
+    waves = types[3][0][0] * (attributes["heads"] + 2 * attributes["kv_heads"])
+    workgroups = -(-waves * WAVE // APPEND_THREADS)
+    return rope_and_append_lowering(attributes, types, f"strixhlo_rope_and_append_{kind}", workgroups, APPEND_THREADS)
 
 
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 
+from ...custom_kernels.ops.rope_and_append import HeadNorm
 from .cache import Cache
 from .linear import projection, projection_shapes
 from .norm import Norm
@@ -24,9 +25,9 @@ class Attention:
     query_scale: a factor on q that depends on the position.
     softcap: scores become softcap * tanh(scores / softcap) (0: not).
     sinks: a learned score of each head joins its softmax and takes its share of nothing (the tensor `sinks`).
-    fused: q, k and v are one tensor qkv_proj, in that order of rows.
-    norm: of q and k before the rotation, over what `norm_over` says: each head with one weight [head_dim]; each head
-    with a weight of its own [heads, head_dim]; or the projection as a whole [heads * head_dim].
+    fused: q, k and v are one tensor qkv_proj, in that order of rows (then not with a norm of the projection).
+    norm: of q and k before the rotation, without a bias, over what `norm_over` says: each head with one weight
+    [head_dim]; each head with a weight of its own [heads, head_dim]; or the projection as a whole [heads * head_dim].
     """
 
     hidden: int
@@ -74,29 +75,41 @@ class Attention:
     def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
         """x float32 [T, hidden] -> float32 [T, hidden], and the cache with this layer's new keys and values."""
         p = f"{prefix}{self.module}."
-        q, k, v = self._qkv(w, p, x)
-        if self.norm:
-            q, k = self._normed(q, w, p + self.norm_names[0]), self._normed(k, w, p + self.norm_names[1])
-        q, k, v = (y.reshape(len(x), -1, self.head_dim) for y in (q, k, v))
-        if self.rope:
-            q, k = self.rope(q, w, cache.positions), self.rope(k, w, cache.positions)
-        if self.query_scale:
-            q = self.query_scale(q, w, cache.positions)
-        sinks = w[p + "sinks"].dense if self.sinks else None
-        mixed, cache = cache.attend(
-            q, k, v, layer=layer, scale=self.scale, window=self.window, softcap=self.softcap, sinks=sinks
+        projections, norm = self._qkv(w, p, x), None
+        if self.norm and self.norm_over == "projection":
+            q, k, v = projections
+            names = (p + name for name in self.norm_names)
+            projections = (*(self.norm(y, w, name) for y, name in zip((q, k), names, strict=True)), v)
+        elif self.norm:
+            norm = head_norm(self.norm, w, p, self.norm_names)
+        q, cache = cache.append(
+            projections,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            layer=layer,
+            norm=norm,
+            table=w[self.rope.table].dense if self.rope else None,
+            interleaved=self.rope is not None and self.rope.interleaved,
+            query_scale=w[self.query_scale.table].dense if self.query_scale else None,
+        )
+        mixed = cache.read(
+            q,
+            kv_heads=self.kv_heads,
+            layer=layer,
+            scale=self.scale,
+            window=self.window,
+            softcap=self.softcap,
+            sinks=w[p + "sinks"].dense if self.sinks else None,
         )
         return projection(mixed, w, p + self.output, self.output_bias), cache
 
-    def _qkv(self, w: Weights, p: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Each float32 [T, its heads * head_dim]."""
-        if not self.fused:
-            q, k, v = (projection(x, w, f"{p}{name}_proj", self.bias) for name in "qkv")
-            return q, k, v
-        qkv = projection(x, w, p + "qkv_proj", self.bias)
-        k_start, v_start = self.heads * self.head_dim, (self.heads + self.kv_heads) * self.head_dim
-        return qkv[:, :k_start], qkv[:, k_start:v_start], qkv[:, v_start:]
+    def _qkv(self, w: Weights, p: str, x: jax.Array) -> tuple[jax.Array, ...]:
+        """q, k, v float32 [T, its heads * head_dim], or the three beside each other."""
+        names = ("qkv",) if self.fused else ("q", "k", "v")
+        return tuple(projection(x, w, f"{p}{name}_proj", self.bias) for name in names)
 
-    def _normed(self, y: jax.Array, w: Weights, name: str) -> jax.Array:
-        assert self.norm
-        return self.norm(y if self.norm_over == "projection" else y.reshape(len(y), -1, self.head_dim), w, name)
+
+def head_norm(norm: Norm, w: Weights, prefix: str, names: Sequence[str], values: bool = False) -> HeadNorm:
+    """The norm of each head of q and k by the weights of these names; values: v's too, which has no weight."""
+    q_weight, k_weight = (w[f"{prefix}{name}.weight"].dense for name in names)
+    return HeadNorm(norm.kind, norm.epsilon, q_weight, k_weight, norm.offset, values)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
-import jax.numpy as jnp
 
 from ...custom_kernels.ops.attention import attention
-from ...custom_kernels.ops.kv_append import kv_append
+from ...custom_kernels.ops.rope_and_append import HeadNorm, rope_and_append
 
 
 @jax.tree_util.register_dataclass
@@ -16,8 +16,8 @@ from ...custom_kernels.ops.kv_append import kv_append
 class Cache:
     """Pools [layers, pool_rows, width], where the new tokens stand, and where their pool rows are.
 
-    positions int32 [T] (-1: padding), rows int32 [T] (-1: padding), block_table int32 [sequences, blocks]. With places,
-    (group, layer of the pool) for each layer of the model, rows are [groups, T] and block_table is
+    positions int32 [T] (-1: padding), block_table int32 [sequences, blocks]; row t belongs to sequence
+    t // (T / sequences). With places, (group, layer of the pool) for each layer of the model, block_table is
     [groups, sequences, blocks].
     """
 
@@ -25,35 +25,50 @@ class Cache:
     v_pool: jax.Array
     block_table: jax.Array
     positions: jax.Array
-    rows: jax.Array
     block_size: int = field(metadata={"static": True})
     places: tuple[tuple[int, int], ...] | None = field(default=None, metadata={"static": True})
 
-    @classmethod
-    def create(
-        cls,
-        k_pool: jax.Array,
-        v_pool: jax.Array,
-        block_table: jax.Array,
-        positions: jax.Array,
-        block_size: int,
-        places: tuple[tuple[int, int], ...] | None = None,
-    ) -> Cache:
-        """Works out the pool row of every token: row t belongs to sequence t // (T / sequences)."""
-        *groups, sequences, blocks = block_table.shape
-        block = jnp.clip(positions, 0) // block_size
-        sequence = jnp.arange(len(positions), dtype=jnp.int32) // (len(positions) // sequences)
-        entries = block_table.reshape(*groups, -1)
-        first = jnp.take(entries, sequence * blocks + block, axis=-1, mode="clip") * block_size
-        rows = jnp.where(positions < 0, -1, first + positions % block_size)
-        return cls(k_pool, v_pool, block_table, positions, rows, block_size, places)
-
-    def group(self, layer: int) -> tuple[jax.Array, jax.Array, int]:
-        """Block table [sequences, blocks] and rows [T] of a layer's group, and the layer's number in the pools."""
+    def group(self, layer: int) -> tuple[jax.Array, int]:
+        """Block table [sequences, blocks] of a layer's group, and the layer's number in the pools."""
         if self.places is None:
-            return self.block_table, self.rows, layer
+            return self.block_table, layer
         group, index = self.places[layer]
-        return self.block_table[group], self.rows[group], index
+        return self.block_table[group], index
+
+    def append(
+        self,
+        projections: Sequence[jax.Array],
+        *,
+        heads: int,
+        kv_heads: int,
+        layer: int,
+        norm: HeadNorm | None = None,
+        table: jax.Array | None = None,
+        interleaved: bool = False,
+        query_scale: jax.Array | None = None,
+    ) -> tuple[jax.Array, Cache]:
+        """Normalize and rotate the projections q, k and v of the new tokens, and write keys and values to a layer.
+
+        projections: q, k, v float32 [T, their heads * head_dim], or those beside each other as one; the rest as the op
+        rope_and_append takes it. Returns q float32 [T, heads, head_dim] and the new cache.
+        """
+        block_table, index = self.group(layer)
+        q, k_pool, v_pool = rope_and_append(
+            self.k_pool,
+            self.v_pool,
+            block_table,
+            self.positions,
+            projections,
+            layer=index,
+            block_size=self.block_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            table=table,
+            interleaved=interleaved,
+            norm=norm,
+            query_scale=query_scale,
+        )
+        return q.reshape(len(q), heads, -1), replace(self, k_pool=k_pool, v_pool=v_pool)
 
     def attend(
         self,
@@ -65,18 +80,15 @@ class Cache:
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
-        sinks: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
         """Append k, v float32 [T, kv_heads, head_dim] to a layer, then attend with q float32 [T, heads, head_dim].
 
         Returns float32 [T, heads * head_dim] and the new cache.
         """
-        t, kv_heads, _ = k.shape
-        _, rows, index = self.group(layer)
-        k_pool, v_pool = kv_append(self.k_pool, self.v_pool, k.reshape(t, -1), v.reshape(t, -1), rows, index)
-        cache = replace(self, k_pool=k_pool, v_pool=v_pool)
-        mixed = cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap, sinks=sinks)
-        return mixed, cache
+        t, heads, kv_heads = len(q), q.shape[1], k.shape[1]
+        rows = [x.reshape(t, -1) for x in (q, k, v)]
+        q, cache = self.append(rows, heads=heads, kv_heads=kv_heads, layer=layer)
+        return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
 
     def read(
         self,
@@ -90,12 +102,12 @@ class Cache:
         sinks: jax.Array | None = None,
     ) -> jax.Array:
         """Attend with q float32 [T, heads, head_dim] to what a layer holds; float32 [T, heads * head_dim]."""
-        table, _, index = self.group(layer)
+        block_table, index = self.group(layer)
         mixed = attention(
             q,
             self.k_pool,
             self.v_pool,
-            table,
+            block_table,
             self.positions,
             sinks,
             layer=index,

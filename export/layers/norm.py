@@ -1,4 +1,4 @@
-"""Normalization: RMSNorm (Zhang and Sennrich, arXiv:1910.07467), LayerNorm (Ba et al., arXiv:1607.06450)."""
+"""Normalization with the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 
+from ...custom_kernels.ops.norm import layer_norm, rms_norm
 from .weights import Weights
-
-
-def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
-    """x float32 [..., n] over its root mean square, times weight float32 [n]."""
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
-
-
-def layer_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
-    """x float32 [..., n] less its mean, over its standard deviation, times weight float32 [n]."""
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + epsilon) * weight
 
 
 @dataclass(frozen=True)

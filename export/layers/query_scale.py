@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-
-from .weights import Weights
 
 
 @dataclass(frozen=True)
@@ -23,7 +19,3 @@ class QueryScale:
         """float32 [context]."""
         turns = np.arange(context) // self.original_context
         return (1 + self.beta * np.log1p(turns)).astype(np.float32)
-
-    def __call__(self, q: jax.Array, w: Weights, positions: jax.Array) -> jax.Array:
-        """q float32 [T, heads, head_dim] times the factor of `positions` int32 [T]."""
-        return q * jnp.take(w[self.table].dense, positions, mode="clip")[:, None, None]

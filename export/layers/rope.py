@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from ...custom_kernels.ops.rope import rope
 from ..config_values import positive
 from .rope_scaling import RopeScaling
 from .weights import Weights
@@ -51,11 +51,7 @@ class Rope:
 
     def __call__(self, x: jax.Array, w: Weights, positions: jax.Array) -> jax.Array:
         """x float32 [T, heads, head_dim] rotated to `positions` int32 [T]."""
-        table = w[self.table].dense
-        if self.dims == x.shape[-1]:
-            return rope(x, table, positions, self.interleaved)
-        rotated = rope(x[:, :, : self.dims], table, positions, self.interleaved)
-        return jnp.concatenate([rotated, x[:, :, self.dims :]], axis=-1)
+        return rope(x, w[self.table].dense, positions, self.interleaved)
 
 
 def inverse_frequencies(dims: int, base: float, scaling: RopeScaling, context: int = 0) -> np.ndarray:
@@ -74,17 +70,3 @@ def rope_table(inverse: np.ndarray, context: int, magnitude: float = 1.0) -> np.
     angle = (np.arange(context, dtype=np.float32)[:, None] * inverse[None, :]).astype(np.float64)
     cos, sin = np.cos(angle) * magnitude, np.sin(angle) * magnitude
     return np.stack([cos, sin, -sin, cos], axis=1).astype(np.float32)
-
-
-def rope(x: jax.Array, table: jax.Array, positions: jax.Array, interleaved: bool = False) -> jax.Array:
-    """x float32 [T, heads, dims] rotated to `positions` int32 [T], by a `rope_table`."""
-    t, heads, dims = x.shape
-    matrix = jnp.take(table, positions, axis=0, mode="clip").reshape(t, 1, 2, 2, dims // 2)
-    if interleaved:
-        columns = matrix.swapaxes(-1, -2)  # [T, 1, column, pair, row]
-        pairs = x.reshape(t, heads, dims // 2, 2)
-        rotated = pairs[..., 0:1] * columns[:, :, 0] + pairs[..., 1:2] * columns[:, :, 1]
-    else:
-        halves = x.reshape(t, heads, 2, dims // 2)
-        rotated = halves[:, :, 0:1] * matrix[:, :, 0] + halves[:, :, 1:2] * matrix[:, :, 1]
-    return rotated.reshape(t, heads, dims)

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
-import jax.numpy as jnp
 
 from ...errors import StrixhloError
 from ..config_keys import Config
 from ..config_values import attention_heads, count, flag, positive, refuse, shown, wrong
-from ..layers.attention import Attention
+from ..layers.attention import Attention, head_norm
 from ..layers.cache import Cache
 from ..layers.linear import projection, projection_shapes
-from ..layers.norm import Norm, rms_norm
+from ..layers.norm import Norm
 from ..layers.rope import Rope
 from ..layers.weights import Weights
 from .pre_norm import FULL, SLIDING
@@ -52,18 +51,22 @@ class Gemma4Attention(Attention):
         p = f"{prefix}{self.module}."
         assert self.norm and self.rope
 
-        def heads(y: jax.Array) -> jax.Array:
-            return y.reshape(len(x), -1, self.head_dim)
-
-        q = self.rope(self.norm(heads(projection(x, w, f"{p}q_proj", self.bias)), w, f"{p}q_norm"), w, cache.positions)
+        q = projection(x, w, f"{p}q_proj", self.bias)
         if self.reads_others:
-            mixed = cache.read(q, kv_heads=self.kv_heads, layer=layer, scale=self.scale, window=self.window)
+            q = self.norm(q.reshape(len(x), -1, self.head_dim), w, f"{p}q_norm")
+            q = self.rope(q, w, cache.positions)
         else:
-            k = heads(projection(x, w, f"{p}k_proj", self.bias))
-            v = k if self.values_are_keys else heads(projection(x, w, f"{p}v_proj", self.bias))
-            k = self.rope(self.norm(k, w, f"{p}k_norm"), w, cache.positions)
-            v = rms_norm(v, jnp.float32(1), self.norm.epsilon)
-            mixed, cache = cache.attend(q, k, v, layer=layer, scale=self.scale, window=self.window)
+            k = projection(x, w, f"{p}k_proj", self.bias)
+            v = k if self.values_are_keys else projection(x, w, f"{p}v_proj", self.bias)
+            q, cache = cache.append(
+                (q, k, v),
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                layer=layer,
+                norm=head_norm(self.norm, w, p, self.norm_names, values=True),
+                table=w[self.rope.table].dense,
+            )
+        mixed = cache.read(q, kv_heads=self.kv_heads, layer=layer, scale=self.scale, window=self.window)
         return projection(mixed, w, p + self.output, self.output_bias), cache
 
 

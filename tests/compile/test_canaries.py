@@ -23,8 +23,8 @@ from strixhlo.compile.parameters import bind_parameters
 from strixhlo.compile.targets import COMMON_FLAGS, parse_target
 from strixhlo.custom_kernels.cpu.rules import cpu_rules
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes
-from strixhlo.custom_kernels.ops.kv_append import kv_append
 from strixhlo.custom_kernels.ops.quantized_matmul import quantized_matmul
+from strixhlo.custom_kernels.ops.rope_and_append import rope_and_append
 from strixhlo.custom_kernels.toolchain import build_cpu_object
 
 FLAGS = parse_target("cpu").iree_flags
@@ -115,8 +115,12 @@ def check_matmul(vmfb: Path) -> None:
 
 
 def two_appends(k_pool: Any, v_pool: Any, k: Any, rows: Any) -> Any:
+    """The rows stand in a block table of blocks of one row."""
+    table, first = rows[:, None], rows - rows
     for layer in range(2):
-        k_pool, v_pool = kv_append(k_pool, v_pool, k + layer, -k, rows, layer)
+        _, k_pool, v_pool = rope_and_append(
+            k_pool, v_pool, table, first, (k, k + layer, -k), layer=layer, block_size=1, heads=1, kv_heads=1
+        )
     return k_pool, v_pool
 
 

@@ -89,7 +89,7 @@ def test_report_of_a_compiled_bundle(tiny: Bundle, tmp_path: Path) -> None:
         assert entry["copies"] == entry["fills"] == 0
         assert entry["dispatches"] > 0
     ours = {n: k for n, k in build.report["kernels"].items() if n.startswith("strixhlo_")}
-    assert {"strixhlo_gemv_bf16_m1", "strixhlo_kv_append_f16", "strixhlo_attention_f16_d64"} <= set(ours)
+    assert {"strixhlo_gemv_bf16_m1", "strixhlo_rope_and_append_f16", "strixhlo_attention_f16_d64"} <= set(ours)
     assert all(k["load_bytes"] for k in ours.values())
     assert len(build.report["kernels"]) > len(ours)  # the compiler's own are listed too
     printed = "\n".join(report_lines(build.report))

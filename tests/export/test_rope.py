@@ -9,8 +9,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from strixhlo.custom_kernels.ops.rope import rope
 from strixhlo.errors import StrixhloError
-from strixhlo.export.layers.rope import inverse_frequencies, rope, rope_table
+from strixhlo.export.layers.rope import inverse_frequencies, rope_table
 from strixhlo.export.layers.rope_scaling import RopeScaling
 
 LLAMA3 = {

@@ -139,7 +139,7 @@ def test_kv_cache_is_updated_in_place(bundle: Bundle, simulated: Run) -> None:
     row = 2 * pools[0].shape[-1]  # float16
     for account in simulated.accounts[1:]:
         assert sum(account.copies) < 8 * VOCABULARY + 4096
-        appends = [launch for launch in account.launches if "kv_append" in launch.kernel]
+        appends = [launch for launch in account.launches if "rope_and_append" in launch.kernel]
         assert sum(launch.store_requested for launch in appends) == 2 * 2 * row  # keys and values of two layers
 
 

@@ -9,15 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rope_and_append_cases import CASES, Call
 
 from strixhlo.custom_kernels import toolchain
 from strixhlo.custom_kernels.cpu.launches import (
     argmax_launches,
     attention_launches,
     dense_matmul_launches,
-    kv_append_launches,
     quantized_matmul_launches,
 )
+from strixhlo.custom_kernels.cpu.rules import rope_and_append
 from strixhlo.custom_kernels.cpu.weight_kernels import weight_kernel
 from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.errors import StrixhloError
@@ -38,7 +39,10 @@ def all_symbols() -> set[str]:
     for dtype in ("f32", "f16", "bf16"):
         launches += dense_matmul_launches(dtype, 1, 16, 32)
     for dtype in ("f32", "f16", "fp8"):
-        launches += kv_append_launches(dtype, layers=1, layer=0, pool_rows=1, width=1, tokens=1)
+        call = Call(CASES["decode"], dtype)
+        lowering = rope_and_append(call.attributes, call.types)
+        assert lowering
+        launches += lowering.launches
         launches += attention_launches(
             dtype,
             layer=0,

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 from gfx1151_sim.kernel_machine import relatives
 from ml_dtypes import float8_e4m3fn
+from rope_and_append_cases import CASES as ROPE_CASES
+from rope_and_append_cases import Call, Case
 
 from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS
 from strixhlo.custom_kernels.gpu.launches import (
     argmax_launches,
     attention_launches,
     dense_matmul_launches,
-    kv_append_launches,
     quantized_matmul_launches,
 )
+from strixhlo.custom_kernels.gpu.rules import rope_and_append
 from strixhlo.custom_kernels.ops import argmax as argmax_op
 from strixhlo.custom_kernels.ops import attention as attention_op
-from strixhlo.custom_kernels.ops import kv_append as kv_append_op
+from strixhlo.custom_kernels.ops import rope_and_append as rope_op
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, GgufFormat
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -113,20 +115,29 @@ def test_argmax(run_launches, n):
 
 
 @pytest.mark.parametrize("dtype", POOLS)
-def test_kv_append(run_launches, dtype):
-    layers, pool_rows, width, tokens = 2, 9, 24, 13
-    rng = np.random.default_rng(0)
-    pools = [as_array(rng.standard_normal((layers, pool_rows, width)).astype(POOL_TYPES[dtype])) for _ in range(2)]
-    k, v = (rng.standard_normal((tokens, width), np.float32) * 3 for _ in range(2))
-    k[0, :4] = [70000.0, -1e-8, np.inf, 65519.0]  # overflow, underflow, infinity, the last that rounds to a number
-    k[5, :10] = [448.0, 464.0, -500.0, 2**-6, 2**-9, 2**-10, 3 * 2**-10, -1.5 * 2**-9, 1.0625, np.nan]
-    rows = np.array([3, -1, 8, 9, 2**31 - 1, 0, -(2**31), 5, 6, 1, -1, 100, 7], np.int32)
-    launches = kv_append_launches(dtype, layers=layers, layer=1, pool_rows=pool_rows, width=width, tokens=tokens)
-    arrays = {"k_pool": pools[0], "v_pool": pools[1], "k": k, "v": v, "rows": rows}
-    got = run_launches(launches, arrays)
-    want = kv_append_op.reference(*map(jnp.asarray, (*pools, k, v, rows)), layer=1)
-    assert got["k_pool_out"].tobytes() == np.asarray(want[0]).tobytes()
-    assert got["v_pool_out"].tobytes() == np.asarray(want[1]).tobytes()
+@pytest.mark.parametrize("case", ROPE_CASES)
+def test_rope_and_append(run_launches, case, dtype):
+    call = Call(ROPE_CASES[case], dtype)
+    got = run_launches(rope_launches(call), call.operands)
+    call.check(*(got[name] for name in ("q_out", "k_pool_out", "v_pool_out")))
+
+
+def rope_launches(call: Call) -> tuple[Launch, ...]:
+    lowering = rope_and_append(call.attributes, call.types)
+    assert lowering
+    return lowering.launches
+
+
+@pytest.mark.parametrize("dtype", POOLS)
+def test_rounding_to_the_type_of_the_pool(run_launches, dtype):
+    """Overflow, underflow, infinity, ties, NaN: keys and values that nothing changes but the pool's type."""
+    call = Call(Case(((3,),), head_dim=32, dims=0), dtype)
+    ties = [448.0, 464.0, -500.0, 2**-6, 2**-9, 2**-10, 3 * 2**-10, -1.5 * 2**-9, 1.0625, np.nan]
+    call.operands["k"][0, :14] = [70000.0, -1e-8, np.inf, 65519.0, *ties]
+    got = run_launches(rope_launches(call), call.operands)
+    want = rope_op.reference(*map(jnp.asarray, call.operands.values()), **call.attributes)
+    for name, pool in zip(("k_pool_out", "v_pool_out"), want[1:], strict=True):
+        assert got[name].tobytes() == np.asarray(pool).tobytes()
 
 
 # (dtype, head_dim, q_heads, kv_heads, sequences, positions of the rows, window, softcap, splits)
@@ -233,7 +244,7 @@ def test_the_cases_above_launch_every_kernel():
         launches += [launch for fmt in FORMATS.values() for launch in quantized_matmul_launches(fmt, m, 67, 768)]
         launches += [launch for dtype in DENSE for launch in dense_matmul_launches(dtype, m, 67, 136)]
     for dtype in POOLS:
-        launches += kv_append_launches(dtype, layers=2, layer=1, pool_rows=9, width=24, tokens=13)
+        launches += rope_launches(Call(ROPE_CASES["decode"], dtype))
     launches += argmax_launches(2, 300)
     assert {launch.symbol for launch in launches} == {s for s in KERNELS if relatives(s) in ("", *FORMATS, *DENSE)}
 

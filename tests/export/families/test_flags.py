@@ -136,7 +136,7 @@ def evaluate(folder: Path, ids: list[int]) -> np.ndarray:
     def run() -> jax.Array:
         with recording() as states:
             tokens = jnp.asarray(ids, jnp.int32)
-            hidden, _ = model.hidden_states(weights, tokens, Cache.create(pool, pool, table, positions, 16))
+            hidden, _ = model.hidden_states(weights, tokens, Cache(pool, pool, table, positions, 16))
         probed.extend(name for name, _ in states)
         return model.logits(weights, hidden)
 
