@@ -139,3 +139,5 @@
                                   u32 splits, u32 q_heads, u32 has_sinks) {                                        \
     attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);                               \
   }
+
+#include "moe_kernels.h"

@@ -17,6 +17,7 @@ from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import cache_directory, find_clang, linker, run_tool
+from .moe_kernels import expert_kernels, routing_kernels
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
@@ -59,6 +60,8 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m}, {GEMV_WEIGHT_ROWS})" for m in GEMV_ROWS}
         gemm = "GEMM" if name in WIDE else "MATRIX_GEMM"
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({name}, {m})" for m in GEMM_ROWS}
+        parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
+        lines |= expert_kernels(name, name, parts, (), name not in WIDE)
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
@@ -66,6 +69,7 @@ def _kernels() -> dict[str, str]:
             f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({name}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS
         }
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({name}, {m}, {of})" for m in GEMM_ROWS}
+        lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
     for pool in POOLS:
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({pool})"
         for dim in HEAD_DIMS:
@@ -73,7 +77,7 @@ def _kernels() -> dict[str, str]:
             lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"
     lines["strixhlo_argmax"] = "ARGMAX"
     lines["strixhlo_attention_combine"] = "ATTENTION_COMBINE"
-    return lines
+    return lines | routing_kernels()
 
 
 KERNELS: dict[str, str] = _kernels()  # symbol -> the line of kernels.h's macros that makes it

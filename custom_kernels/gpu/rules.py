@@ -20,6 +20,7 @@ from .launches import (
     dense_matmul_launches,
     quantized_matmul_launches,
 )
+from .moe_launches import moe_down, moe_gate_up, moe_route
 
 
 def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
@@ -30,6 +31,9 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "rope_and_append": rope_and_append,
         "attention": _attention,
         "argmax": _argmax,
+        "moe_route": moe_route,
+        "moe_gate_up": partial(moe_gate_up, chip),
+        "moe_down": partial(moe_down, chip),
     }
 
 

@@ -1,0 +1,86 @@
+// The last step of a mixture of experts: of one token the matmul over all its experts and their weighted sum at once, of
+// more tokens the weighted sum of what other kernels have multiplied. See custom_kernels/ops/moe_matmul.py.
+#pragma once
+
+#include "moe_gemv.h"
+
+inline constexpr u32 MOST_CHOSEN = 16, COMBINE_THREADS = 256;
+
+struct Chosen {
+  LOCAL_ARRAY static inline u32 first_row[MOST_CHOSEN];  // of the expert's weight
+  LOCAL_ARRAY static inline f32 weight[MOST_CHOSEN];
+};
+
+// One token: the runs of its k experts are one long row, whose x is h times the experts' weights. `per_run`: 2^32 over
+// the runs of one expert, rounded up (0: it has one run), which makes a division a multiplication.
+template <class W>
+DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const ExpertRouting routing, W weight,
+                          const GLOBAL f32* bias, GLOBAL f32* y, const ExpertShape s, u32 per_run, u32 biased) {
+  constexpr u32 R = 2, PER_RUN = W::RUN / 4;
+  const u32 k = routing.k, runs = s.columns / W::RUN, lane = lane_id(), part = lane % s.lanes;
+  if ((u32)routing.expert[0] >= s.experts) {  // padding: no expert at all
+    for (u32 i = workgroup_id() * GEMV_THREADS + thread_id(); i < s.n; i += s.workgroups * GEMV_THREADS) y[i] = 0.0f;
+    return;
+  }
+  if (thread_id() < k) {
+    Chosen::first_row[thread_id()] = (u32)routing.expert[thread_id()] * s.n;
+    Chosen::weight[thread_id()] = weights[(u32)routing.order[thread_id()]];
+  }
+  barrier();
+  weight.runs = runs;
+  const GLOBAL f32x4* h4 = (const GLOBAL f32x4*)h;
+  const auto expert = [&](u32 run) __attribute__((always_inline)) {
+    return per_run ? (u32)((u64)run * per_run >> 32) : run;
+  };
+  const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
+    return h4[at] * Chosen::weight[expert(at / PER_RUN)];
+  };
+  const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R;
+  const bool shared = runs % W::SHARERS == 0;  // the lanes that share are then of one expert
+  bool there = false;
+  for (u32 block = workgroup_id(); block * rows_of_block < s.n; block += s.workgroups) {
+    const u32 row = block * rows_of_block + (wave_id() * (WAVE / s.lanes) + lane / s.lanes) * R;
+    const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
+      const u32 j = expert(run), first = Chosen::first_row[j];
+      u32 rows[R];
+      UNROLL for (u32 r = 0; r < R; r++) rows[r] = first + smaller(row + r, s.n - 1);
+      if (shared) {
+        ask_for_runs(weight, rows, run - j * runs, stored);
+      } else {
+        UNROLL for (u32 r = 0; r < R; r++) {
+          weight.ask(stored[r], rows[r], run - j * runs);
+          weight.ask_shared(stored[r], rows[r], run - j * runs);
+        }
+      }
+    };
+    f32 sum[1][R] = {};
+    sum_runs<1, R, W>(k * runs, s.lanes, shared, there, ask, x_at, sum);
+    UNROLL for (u32 r = 0; r < R; r++) {
+      if (biased && row + r < s.n) {
+        for (u32 j = part; j < k; j += s.lanes) {
+          sum[0][r] = multiply_add(bias[Chosen::first_row[j] + row + r], Chosen::weight[j], sum[0][r]);
+        }
+      }
+      const f32 total = sum_over(sum[0][r], s.lanes);
+      if (part == 0 && row + r < s.n) y[row + r] = total;
+    }
+  }
+}
+
+// y[t] = sum over j of weights[t, j] * (down[places[t, j]] + the bias of its expert). A thread makes one number.
+DEVICE void moe_combine(const GLOBAL f32* down, const GLOBAL f32* weights, const GLOBAL i32* places,
+                        const GLOBAL i32* expert, const GLOBAL f32* bias, GLOBAL f32* y, u32 tokens, u32 k, u32 experts,
+                        u32 n, u32 biased) {
+  const u32 item = workgroup_id() * COMBINE_THREADS + thread_id();
+  if (item >= tokens * n) return;
+  const u32 token = item / n, column = item % n;
+  f32 total = 0.0f;
+  for (u32 j = 0; j < k; j++) {
+    const u32 place = (u32)places[token * k + j], e = (u32)expert[place];
+    if (e >= experts) continue;
+    f32 value = down[(u64)place * n + column];
+    if (biased) value += bias[e * n + column];
+    total = multiply_add(value, weights[token * k + j], total);
+  }
+  y[item] = total;
+}

@@ -1,0 +1,171 @@
+// Matmuls of a mixture of experts where each expert has few rows: the loop of gemv.h over the rows of the experts that
+// were chosen, read where they are. See custom_kernels/ops/moe_matmul.py for the operands.
+//
+// `tiles` lists up to 16 sorted rows of one expert, which share what is read of its weight. With one token sorted row s is
+// a tile of its own. A row is summed in an order that depends on its weight alone.
+#pragma once
+
+#include "gemv.h"
+#include "moe_activation.h"
+#include "moe_tiles.h"
+
+#if defined(__NVPTX__)
+inline constexpr u32 RUNS_AHEAD = 4;  // of one row of x: loads under way, since a launch is short
+#else
+inline constexpr u32 RUNS_AHEAD = 2;
+#endif
+
+// Adds to sum[i][r] the products of x row i with weight row r, over `runs` runs that `lanes` neighbouring lanes share.
+// ask(run, stored): asks for a run of the R weight rows; x_at(i, at): float4 number `at` of x row i. `shared`: the first
+// of SHARERS lanes asks for all of them (see weights.h). `there`: all of x is in local memory.
+template <u32 M, u32 R, class W, class Ask, class XAt>
+DEVICE void sum_runs(u32 runs, u32 lanes, bool shared, bool& there, const Ask& ask, const XAt& x_at, f32 (&sum)[M][R]) {
+  constexpr u32 AHEAD = M == 1 ? RUNS_AHEAD : 1;
+  constexpr bool EARLY = M <= MOST_AHEAD;
+  constexpr u32 STRIDE = STAGED / M / 4, PER_RUN = W::RUN / 4, RUNS_OF_STAGE = STRIDE / PER_RUN;
+  static_assert(M > 1 || RUNS_OF_STAGE % (AHEAD * WAVE) == 0);
+  const u32 part = lane_id() % lanes;
+  typename W::Stored next[AHEAD][R];
+  UNROLL for (u32 d = 0; d < AHEAD; d++) {
+    if (EARLY && part + d * lanes < runs) ask(part + d * lanes, next[d]);
+  }
+  u32 run = part;
+  for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
+    const u32 end = smaller(start + RUNS_OF_STAGE, runs);
+    if (!there) {
+      barrier();  // nobody reads any more what was there
+      for (u32 i = thread_id(); i < (end - start) * PER_RUN; i += GEMV_THREADS) {
+        UNROLL for (u32 row = 0; row < M; row++) {
+          Stage::x[row * staged(STRIDE) + staged(i)] = x_at(row, start * PER_RUN + i);
+        }
+      }
+      barrier();
+      there = end - start == runs;
+    }
+    for (; run < end; run += AHEAD * lanes) {
+      UNROLL for (u32 d = 0; d < AHEAD; d++) {
+        const u32 at = run + d * lanes;
+        if (at >= end) continue;
+        if (!EARLY) ask(at, next[d]);
+        typename W::Run now[R];
+        UNROLL for (u32 r = 0; r < R; r++) {
+          if constexpr (FIRST_LANE_ASKS && W::SHARERS > 1) {
+            if (shared) W::share(next[d][r]);
+          }
+          now[r] = W::run(next[d][r]);
+        }
+        if (EARLY && at + AHEAD * lanes < runs) ask(at + AHEAD * lanes, next[d]);
+        add_run<M, R, W>(now, at - start, STRIDE, sum);
+      }
+    }
+  }
+}
+
+// How the workgroups of a launch share its work: `workgroups` for each tile, `lanes` lanes for a weight row.
+struct ExpertShape {
+  u32 experts, n, columns, lanes, workgroups;
+};
+
+struct TokenRows {
+  LOCAL_ARRAY static inline u32 start[8];  // of the rows of x that a tile gathers, in float4
+};
+
+// M sorted rows, `count` of them there, of expert e: h = activation(gate, up).
+template <u32 M, class W>
+DEVICE void gate_up_rows(const GLOBAL f32* x, const ExpertRouting& routing, const W& gate, const W& up,
+                         const GatedBy& gated, GLOBAL f32* h, const ExpertShape& s, u32 e, u32 first, u32 count) {
+  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+  const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), lane = lane_id();
+  barrier();  // nobody reads any more what was there
+  if (thread_id() < M) {
+    TokenRows::start[thread_id()] = routing.token(first + smaller(thread_id(), count - 1)) * (s.columns / 4);
+  }
+  barrier();
+  bool there = false;
+  for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
+    const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
+    const u32 of_weight = e * s.n + smaller(row, s.n - 1);
+    const auto ask = [&](u32 run, typename W::Stored(&stored)[2]) __attribute__((always_inline)) {
+      const u32 own[1] = {of_weight};
+      ask_for_runs(gate, own, run, (typename W::Stored(&)[1])stored[0]);
+      ask_for_runs(up, own, run, (typename W::Stored(&)[1])stored[1]);
+    };
+    const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return x4[TokenRows::start[i] + at]; };
+    f32 sum[M][2] = {};
+    sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, there, ask, x_at, sum);
+    UNROLL for (u32 i = 0; i < M; i++) {
+      const f32 g = sum_over(sum[i][0], s.lanes), u = sum_over(sum[i][1], s.lanes);
+      if (lane % s.lanes == 0 && i < count && row < s.n) h[(u64)(first + i) * s.n + row] = gated(g, u, of_weight);
+    }
+  }
+}
+
+// M sorted rows, `count` of them there, of expert e: y = h times the expert's weight.
+template <u32 M, class W>
+DEVICE void plain_rows(const GLOBAL f32* h, const W& weight, GLOBAL f32* y, const ExpertShape& s, u32 e, u32 first,
+                       u32 count) {
+  constexpr u32 R = 2;
+  const GLOBAL f32x4* h4 = (const GLOBAL f32x4*)h;
+  const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R, lane = lane_id();
+  bool there = false;
+  for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
+    const u32 row = block * rows_of_block + (wave_id() * (WAVE / s.lanes) + lane / s.lanes) * R;
+    u32 rows[R];
+    UNROLL for (u32 r = 0; r < R; r++) rows[r] = e * s.n + smaller(row + r, s.n - 1);
+    const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
+      ask_for_runs(weight, rows, run, stored);
+    };
+    const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) {
+      return h4[(first + smaller(i, count - 1)) * (s.columns / 4) + at];
+    };
+    f32 sum[M][R] = {};
+    sum_runs<M, R, W>(s.columns / W::RUN, s.lanes, true, there, ask, x_at, sum);
+    UNROLL for (u32 i = 0; i < M; i++) {
+      UNROLL for (u32 r = 0; r < R; r++) {
+        const f32 total = sum_over(sum[i][r], s.lanes);
+        if (lane % s.lanes == 0 && i < count && row + r < s.n) y[(u64)(first + i) * s.n + row + r] = total;
+      }
+    }
+  }
+}
+
+// Calls rows(M, first, count) for the rows of this workgroup's tile, MOST at a time. Tiles that the matrix units take
+// (moe_gemm.h), where there are `matrix_rows`, are left to them.
+template <u32 MOST, class Rows>
+DEVICE void each_few_rows(const ExpertRouting& routing, const ExpertShape& s, u32 matrix_rows, const Rows& rows) {
+  const u32 tile = workgroup_id() / s.workgroups;
+  if constexpr (MOST == 1) {
+    const u32 e = (u32)routing.expert[tile];
+    if (e < s.experts) rows(Count<1>(), e, tile, 1u);
+  } else {
+    const ExpertTile at = routing.tile(tile);
+    if (!at.count || at.together >= matrix_rows) return;
+    u32 first = at.first, left = at.count;
+    for (; left > 4; left -= smaller(left, MOST), first += MOST) rows(Count<MOST>(), at.expert, first, smaller(left, MOST));
+    if (left > 2) {
+      rows(Count<4>(), at.expert, first, left);
+    } else if (left == 2) {
+      rows(Count<2>(), at.expert, first, left);
+    } else if (left == 1) {
+      rows(Count<1>(), at.expert, first, left);
+    }
+  }
+}
+
+template <u32 MOST, class W>
+DEVICE void moe_gate_up_gemv(const GLOBAL f32* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
+                             GLOBAL f32* h, const ExpertShape s, u32 matrix_rows) {
+  gate.runs = up.runs = s.columns / W::RUN;
+  each_few_rows<MOST>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
+    gate_up_rows<decltype(m)::VALUE>(x, routing, gate, up, gated, h, s, e, first, count);
+  });
+}
+
+template <u32 MOST, class W>
+DEVICE void moe_rows_gemv(const GLOBAL f32* h, const ExpertRouting routing, W weight, GLOBAL f32* y,
+                          const ExpertShape s, u32 matrix_rows) {
+  weight.runs = s.columns / W::RUN;
+  each_few_rows<MOST>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
+    plain_rows<decltype(m)::VALUE>(h, weight, y, s, e, first, count);
+  });
+}

@@ -1,0 +1,71 @@
+// The kernels of a mixture of experts, each made by one macro line that custom_kernels/gpu/moe_kernels.py writes. In
+// parentheses there: Weight, the format; GATE, UP, DOWN, the parameters of a weight's parts; GATE_IS and so on, the parts.
+#pragma once
+
+#include "moe_down.h"
+#include "moe_gemm.h"
+#include "moe_gemv.h"
+#include "moe_route.h"
+
+#define INSIDE(...) __VA_ARGS__
+
+// For up to 32 * PER_LANE experts.
+#define MOE_ROUTE(symbol, PER_LANE)                                                                               \
+  KERNEL(ROUTE_THREADS)                                                                                           \
+  void symbol(IN(f32, logits), IN(i32, positions), IN(f32, bias), OUT(i32, ids), OUT(f32, weights),               \
+              OUT(i32, places), OUT(i32, order), OUT(i32, expert), OUT(i32, offsets), OUT(i32, tiles),            \
+              u32 tokens, u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits, u32 groups, u32 group_k, \
+              u32 group_top, u32 biased, u32 tile_count) {                                                        \
+    moe_route<PER_LANE>(logits, positions, bias, ids, weights, places, order, expert, offsets, tiles,             \
+                        {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,      \
+                         group_k, group_top, biased, tile_count});                                                \
+  }
+
+#define ROUTING IN(i32, expert), IN(i32, order), IN(i32, offsets), IN(i32, tiles)
+#define GATED IN(f32, gate_bias), IN(f32, up_bias)
+#define GATED_SCALARS u32 biased, u32 activation, u32 limit_bits
+#define GATED_BY {gate_bias, up_bias, biased, activation, __builtin_bit_cast(f32, limit_bits)}
+#define EXPERT_SCALARS u32 k, u32 experts, u32 n, u32 columns, u32 lanes, u32 workgroups
+
+#define MOE_GATE_UP_GEMV(symbol, M, Weight, GATE, GATE_IS, UP, UP_IS)                                              \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(128)                                                                                                  \
+  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, GATED, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,      \
+              u32 matrix_rows) {                                                                                  \
+    moe_gate_up_gemv<M>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),       \
+                        GATED_BY, h, {experts, n, columns, lanes, workgroups}, matrix_rows);                       \
+  }
+#define MOE_ROWS_GEMV(symbol, M, Weight, DOWN, DOWN_IS)                                                            \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(128)                                                                                                  \
+  void symbol(IN(f32, h), ROUTING, INSIDE DOWN, OUT(f32, y), EXPERT_SCALARS, u32 matrix_rows) {                    \
+    moe_rows_gemv<M>(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                             \
+                     {experts, n, columns, lanes, workgroups}, matrix_rows);                                       \
+  }
+#define MOE_DOWN_GEMV(symbol, Weight, DOWN, DOWN_IS)                                                               \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(128)                                                                                                  \
+  void symbol(IN(f32, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias), OUT(f32, y), \
+              EXPERT_SCALARS, u32 per_run, u32 biased) {                                                          \
+    moe_down_gemv(h, weights, {expert, order, nullptr, nullptr, k}, INSIDE Weight(INSIDE DOWN_IS), bias, y,               \
+                  {experts, n, columns, lanes, workgroups}, per_run, biased);                                     \
+  }
+// These update what the GEMV has written of the other rows.
+#define MOE_GATE_UP_GEMM(symbol, Weight, GATE, GATE_IS, UP, UP_IS)                                                 \
+  KERNEL(MATRIX_THREADS)                                                                                          \
+  void symbol(OUT(f32, h), IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, GATED, u32 k, u32 n, u32 columns,          \
+              GATED_SCALARS, u32 matrix_rows) {                                                                   \
+    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY, \
+                     h, n, columns, matrix_rows);                                                                 \
+  }
+#define MOE_ROWS_GEMM(symbol, Weight, DOWN, DOWN_IS)                                                               \
+  KERNEL(MATRIX_THREADS)                                                                                          \
+  void symbol(OUT(f32, y), IN(f32, h), ROUTING, INSIDE DOWN, u32 k, u32 n, u32 columns, u32 matrix_rows) {         \
+    moe_rows_gemm(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, n, columns, matrix_rows);      \
+  }
+#define MOE_COMBINE                                                                                               \
+  KERNEL(COMBINE_THREADS)                                                                                         \
+  void strixhlo_moe_combine(IN(f32, down), IN(f32, weights), IN(i32, places), IN(i32, expert), IN(f32, bias),      \
+                            OUT(f32, y), u32 tokens, u32 k, u32 experts, u32 n, u32 biased) {                     \
+    moe_combine(down, weights, places, expert, bias, y, tokens, k, experts, n, biased);                            \
+  }

@@ -1,0 +1,167 @@
+"""How the mixture-of-experts ops become launches of the GPU kernels.
+
+The constants are chosen for gfx1151 and the H200 by reasoning, as in launches.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.formats import FORMATS
+from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_route import RESULTS, most_tiles, result_shapes
+from .kernels import DENSE, WIDE, weight_name
+from .launches import WAVE, Chip, _ceil_div, _float_bits
+from .moe_kernels import EXPERT_ROWS, ROUTE_EXPERTS
+
+SCORINGS = ("softmax", "selected", "sigmoid")
+MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
+THREADS = 256
+ROUTING = ("expert", "order", "offsets", "tiles")
+MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
+MATRIX_ROWS = 16  # sorted rows of an expert from which they are worth it
+NEVER = -1  # as an unsigned number: more rows than there are
+
+
+def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """One workgroup; None for more experts, choices, groups or pairs than it takes."""
+    (t, experts), k, biased = types[0][0], attributes["k"], attributes["biased"]
+    a = attributes
+    most = next((e for e in ROUTE_EXPERTS if experts <= e), None)
+    if most is None or k > min(experts, MOST_CHOSEN) or t * k > MOST_PAIRS or a["groups"] > MOST_GROUPS:
+        return None
+    outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
+    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
+    groups = (a["groups"], a["group_k"], a["group_top"])
+    scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0])
+    inputs = ("logits", "positions", "bias" if biased else "logits")
+    launch = Launch(f"strixhlo_moe_route_e{most}", inputs, outputs, scalars, 1, THREADS)
+    return Lowering(inputs[: len(types)], (launch,), RESULTS)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The weights of all experts, [experts * n, columns]. kernel: what its kernels are called."""
+
+    kernel: str
+    experts: int
+    n: int
+    columns: int
+    k: int
+
+    @property
+    def run(self) -> int:
+        """Columns that a kernel reads together, of which a row has whole ones."""
+        return 8 if self.kernel in DENSE else 32
+
+    def on_matrix_units(self, tokens: int) -> bool:
+        """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
+        return tokens >= MATRIX_ROWS and self.kernel not in WIDE
+
+
+def _experts(format: str, experts: int, columns: int, k: int, types: OperandTypes) -> Experts | None:
+    """The weights whose parts are the first of `types`; None where there is no kernel for them."""
+    n = types[0][0][0] // experts
+    names = part_names(format, n, columns)
+    if format in FORMATS:
+        kernel = weight_name(FORMATS[format], tuple(dtype for _, dtype in types[1 : len(names)]))
+    elif format in DENSE:
+        kernel = format
+    else:
+        return None
+    found = Experts(kernel, experts, n, columns, k)
+    return None if columns % found.run else found
+
+
+def expert_geometry(pairs_of_rows: int, tiles: int, most_lanes: int, chip: Chip) -> tuple[int, int]:
+    """(lanes that share two weight rows, workgroups of a tile): as few lanes as keep the chip busy.
+
+    most_lanes: more would ask for x too often, since each workgroup reads all of it.
+    """
+
+    def blocks(lanes: int) -> int:
+        return _ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
+
+    lanes = 4
+    while lanes < most_lanes and blocks(lanes) * tiles < chip.gemv_wanted:
+        lanes *= 2
+    return lanes, blocks(lanes)
+
+
+def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Both matmuls and the activation over sorted rows: a GEMV, and the matrix units for experts with many rows."""
+    (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
+    format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
+    names = part_names(format, types[5][0][0] // experts, columns)
+    weight, other = (_experts(format, experts, columns, k, types[5 + i * len(names) :]) for i in range(2))
+    if weight is None or weight != other:
+        return None
+    gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
+    biases = ("gate_bias", "up_bias") if biased else ()
+    inputs = (*ROUTING, *gate, *up, *(biases or ("x", "x")))
+    how = (int(biased), ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
+    matrix = weight.on_matrix_units(t)
+    tiles = pairs if t == 1 else most_tiles(pairs, experts)
+    lanes, workgroups = expert_geometry(weight.n, tiles, chip.gate_up_lanes, chip)
+    shape = (k, experts, weight.n, columns, lanes, workgroups, *how, MATRIX_ROWS if matrix else NEVER)
+    symbol = f"strixhlo_moe_gate_up_gemv_{weight.kernel}_m{EXPERT_ROWS[t > 1]}"
+    h = Output("h", (pairs, weight.n), "f32")
+    launches = [Launch(symbol, ("x", *inputs), (h,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
+    if matrix:
+        whole = Output("h_whole", h.shape, "f32", updates="h")
+        symbol = f"strixhlo_moe_gate_up_gemm_{weight.kernel}"
+        scalars = (k, weight.n, columns, *how, MATRIX_ROWS)
+        grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS // 2)
+        launches.append(Launch(symbol, ("h", "x", *inputs), (whole,), scalars, grid, THREADS))
+    return Lowering(("x", *ROUTING, *gate, *up, *biases), tuple(launches), (launches[-1].outputs[0].name,))
+
+
+def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """One token: the matmul over its experts and the sum in one launch. More: the matmuls over sorted rows, the sum."""
+    (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
+    format, biased = attributes["format"], attributes["biased"]
+    weight = _experts(format, experts, columns, k, types[7:])
+    if weight is None:
+        return None
+    down = tuple(f"down.{name}" for name in part_names(format, weight.n, columns))
+    bias = ("bias",) if biased else ()
+    operands = ("h", "weights", "places", *ROUTING, *down, *bias)
+    if t == 1:
+        return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
+    rows = _rows(chip, weight, down, t, pairs)
+    inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
+    y, scalars = Output("y", (t, weight.n), "f32"), (t, k, experts, weight.n, int(biased))
+    combine = Launch("strixhlo_moe_combine", inputs, (y,), scalars, _ceil_div(t * weight.n, THREADS), THREADS)
+    return Lowering(operands, (*rows, combine), ("y",))
+
+
+def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple[str, ...]) -> Launch:
+    """The matmuls of one token's experts and their weighted sum."""
+    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), 1, WAVE, chip)
+    runs = weight.columns // weight.run
+    per_run = _ceil_div(2**32, runs) if runs > 1 else 0  # instead of a division, exact for so few runs
+    per_run -= 2**32 if per_run >= 2**31 else 0
+    scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, per_run, len(bias))
+    inputs = ("h", "weights", "expert", "order", *down, *(bias or ("h",)))
+    y = Output("y", (1, weight.n), "f32")
+    return Launch(f"strixhlo_moe_down_gemv_{weight.kernel}", inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
+
+
+def _rows(chip: Chip, weight: Experts, down: tuple[str, ...], tokens: int, pairs: int) -> list[Launch]:
+    """The matmuls over sorted rows: a GEMV, and the matrix units for experts with many rows."""
+    tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
+    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), tiles, WAVE, chip)
+    shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
+    out = Output("down", (pairs, weight.n), "f32")
+    symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS[1]}"
+    launches = [Launch(symbol, ("h", *ROUTING, *down), (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
+    if matrix:
+        whole = Output("down_whole", out.shape, "f32", updates="down")
+        scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)
+        grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS)
+        symbol = f"strixhlo_moe_rows_gemm_{weight.kernel}"
+        launches.append(Launch(symbol, ("down", "h", *ROUTING, *down), (whole,), scalars, grid, THREADS))
+    return launches

@@ -1,0 +1,211 @@
+// Router logits -> experts and weights of each token, then the tokens sorted by expert, in one workgroup: see
+// custom_kernels/ops/moe_route.py.
+//
+// A wave chooses for one token at a time: each lane holds every 32nd expert, and k times the wave takes the largest key
+// below the last one. The sort counts: a thread owns an expert, and looks at all pairs' experts in local memory.
+#pragma once
+
+#include "moe_activation.h"
+
+inline constexpr u32 ROUTE_THREADS = 256, ROUTE_WAVES = ROUTE_THREADS / WAVE, MOE_TILE = 16;
+inline constexpr u32 MOST_EXPERTS = 512, MOST_PAIRS = 8192;
+
+enum Scoring : u32 { SOFTMAX, SELECTED, SIGMOID };
+
+struct RouteChoice {
+  u32 tokens, experts, k, scoring, normalize;
+  f32 scale;
+  u32 groups, group_k, group_top, biased, tile_count;
+};
+
+struct RouteTiles {
+  LOCAL_ARRAY static inline f32 choice[ROUTE_WAVES * MOST_EXPERTS];
+  LOCAL_ARRAY static inline u32x4 ids[MOST_PAIRS / 8];  // the expert of each pair, 16 bits each
+  LOCAL_ARRAY static inline u32 first[MOST_EXPERTS + 1];
+  LOCAL_ARRAY static inline u32 count[MOST_EXPERTS + 1];
+};
+
+// Keys of all experts differ, and fall from the expert that is chosen first; 0 is of none.
+DEVICE u64 choice_key(f32 score, u32 expert) {
+  const u32 bits = __builtin_bit_cast(u32, score + 0.0f);  // -0 equals 0
+  return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | ~expert;
+}
+DEVICE u32 expert_of(u64 key) { return ~(u32)key; }
+
+DEVICE u64 largest_of_wave(u64 key) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
+    const u32 other = lane_id() ^ mask;
+    const u64 theirs = (u64)shuffle_bits((u32)(key >> 32), other) << 32 | shuffle_bits((u32)key, other);
+    key = theirs > key ? theirs : key;
+  }
+  return key;
+}
+
+// values -> their softmax, over the wave.
+template <u32 COUNT>
+DEVICE void softmax_of_wave(f32 (&values)[COUNT]) {
+  f32 peak = values[0], total = 0.0f;
+  UNROLL for (u32 i = 1; i < COUNT; i++) peak = larger(values[i], peak);
+  peak = maximum_over_wave(peak == peak ? peak : -__builtin_inff());
+  UNROLL for (u32 i = 0; i < COUNT; i++) {
+    values[i] = exponential(values[i] - peak);
+    total += values[i];
+  }
+  total = sum_over_wave(total);
+  UNROLL for (u32 i = 0; i < COUNT; i++) values[i] /= total;
+}
+
+// Puts -infinity on the experts of groups that are not among the best. A lane looks at one group. Has barriers.
+template <u32 PER_LANE>
+DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c) {
+  LOCAL f32* all = RouteTiles::choice + wave_id() * MOST_EXPERTS;
+  const u32 lane = lane_id(), size = c.experts / c.groups;
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    if (i * WAVE + lane < c.experts) all[i * WAVE + lane] = choice[i];
+  }
+  barrier();
+  f32 best = 0.0f;
+  if (lane < c.groups) {
+    u64 last = ~0ull;
+    for (u32 j = 0; j < smaller(c.group_top, size); j++) {
+      u64 top = 0;
+      for (u32 i = 0; i < size; i++) {
+        const u64 key = choice_key(all[lane * size + i], i);
+        if (key < last && key > top) top = key;
+      }
+      best += all[lane * size + expert_of(top)];
+      last = top;
+    }
+  }
+  barrier();
+  u32 better = 0;
+  for (u32 g = 0; g < c.groups; g++) {
+    const f32 other = shuffle(best, g);
+    better += other > best || (other == best && g < lane);
+  }
+  const u32 kept = better < c.group_k;
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    if (!shuffle_bits(kept, smaller((i * WAVE + lane) / size, c.groups - 1))) choice[i] = -__builtin_inff();
+  }
+}
+
+// The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th.
+template <u32 PER_LANE>
+DEVICE void choose(const GLOBAL f32* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
+  const u32 lane = lane_id();
+  f32 scores[PER_LANE], choice[PER_LANE];
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    scores[i] = i * WAVE + lane < c.experts ? logits[i * WAVE + lane] : -__builtin_inff();
+  }
+  if (c.scoring == SOFTMAX) softmax_of_wave(scores);
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    const u32 e = i * WAVE + lane;
+    if (c.scoring == SIGMOID) scores[i] = logistic(scores[i]);
+    choice[i] = scores[i];
+    if (c.biased && e < c.experts) choice[i] += bias[e];
+    if (choice[i] != choice[i]) choice[i] = -__builtin_inff();
+  }
+  if (c.groups > 1) keep_best_groups(choice, c);
+  u64 keys[PER_LANE], last = ~0ull;
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    keys[i] = i * WAVE + lane < c.experts ? choice_key(choice[i], i * WAVE + lane) : 0;
+  }
+  for (u32 j = 0; j < c.k; j++) {
+    u64 top = 0;
+    UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+      if (keys[i] < last && keys[i] > top) top = keys[i];
+    }
+    last = largest_of_wave(top);
+    const u32 chosen = expert_of(last);
+    f32 score = scores[0];
+    UNROLL for (u32 i = 1; i < PER_LANE; i++) score = chosen / WAVE == i ? scores[i] : score;
+    score = shuffle(score, chosen % WAVE);
+    if (lane == j) {
+      id = chosen;
+      weight = score;
+    }
+  }
+}
+
+// What becomes of the chosen scores: lanes from k on hold nothing.
+DEVICE f32 weight_of(f32 score, const RouteChoice& c) {
+  const bool mine = lane_id() < c.k;
+  if (c.scoring == SELECTED) {
+    f32 values[1] = {mine ? score : -__builtin_inff()};
+    softmax_of_wave(values);
+    score = values[0];
+  }
+  if (c.normalize) score /= sum_over_wave(mine ? score : 0.0f) + 1e-20f;
+  return score * c.scale;
+}
+
+// Pairs by expert, in their own order; padding (expert E) comes last.
+DEVICE void sort_pairs(const RouteChoice& c, GLOBAL i32* places, GLOBAL i32* order, GLOBAL i32* expert,
+                       GLOBAL i32* offsets, GLOBAL i32* tiles) {
+  const u32 pairs = c.tokens * c.k, eights = ceil_div(pairs, 8);
+  const LOCAL u32x4* ids = RouteTiles::ids;
+  for (u32 e = thread_id(); e <= c.experts; e += ROUTE_THREADS) {
+    u32 first = 0, count = 0;
+    for (u32 p = 0; p < eights; p++) {
+      const u32x4 eight = ids[p];
+      UNROLL for (u32 i = 0; i < 8; i++) {
+        const u32 id = (eight[i / 2] >> (16 * (i % 2))) & 0xffffu;
+        first += id < e;
+        count += id == e;
+      }
+    }
+    RouteTiles::first[e] = first;
+    RouteTiles::count[e] = count;
+    offsets[e] = (i32)first;
+  }
+  barrier();
+  u32 all_tiles = 0;
+  for (u32 e = thread_id(); e <= c.experts; e += ROUTE_THREADS) {
+    const u32 first = RouteTiles::first[e], count = RouteTiles::count[e];
+    u32 tile = 0;
+    _Pragma("unroll 4") for (u32 other = 0; other < e; other++) tile += ceil_div(RouteTiles::count[other], MOE_TILE);
+    for (u32 i = 0; e < c.experts && i < count; i += MOE_TILE) tiles[tile++] = (i32)(first + i);
+    u32 place = first;
+    for (u32 p = 0; p < eights && place < first + count; p++) {
+      const u32x4 eight = ids[p];
+      UNROLL for (u32 i = 0; i < 8; i++) {
+        if (((eight[i / 2] >> (16 * (i % 2))) & 0xffffu) != e) continue;
+        places[8 * p + i] = (i32)place;
+        order[place] = (i32)(8 * p + i);
+        expert[place] = (i32)e;
+        place++;
+      }
+    }
+  }
+  for (u32 e = lane_id(); e < c.experts; e += WAVE) all_tiles += ceil_div(RouteTiles::count[e], MOE_TILE);
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) all_tiles += shuffle_bits(all_tiles, lane_id() ^ mask);
+  for (u32 tile = all_tiles + thread_id(); tile < c.tile_count; tile += ROUTE_THREADS) tiles[tile] = -1;
+}
+
+// One workgroup, for up to PER_LANE * 32 experts, k up to 32, groups up to 32 and MOST_PAIRS pairs.
+template <u32 PER_LANE>
+DEVICE void moe_route(const GLOBAL f32* logits, const GLOBAL i32* positions, const GLOBAL f32* bias, GLOBAL i32* ids,
+                      GLOBAL f32* weights, GLOBAL i32* places, GLOBAL i32* order, GLOBAL i32* expert,
+                      GLOBAL i32* offsets, GLOBAL i32* tiles, const RouteChoice c) {
+  const u32 lane = lane_id(), wave = wave_id(), pairs = c.tokens * c.k;
+  LOCAL u16* sorted_by = (LOCAL u16*)RouteTiles::ids;
+  for (u32 first = 0; first < c.tokens; first += ROUTE_WAVES) {
+    const u32 token = smaller(first + wave, c.tokens - 1);
+    u32 id = 0;
+    f32 weight = 0.0f;
+    choose<PER_LANE>(logits + (u64)token * c.experts, bias, c, id, weight);
+    weight = weight_of(weight, c);
+    if (positions[token] < 0) {
+      id = c.experts;
+      weight = 0.0f;
+    }
+    if (first + wave < c.tokens && lane < c.k) {
+      ids[token * c.k + lane] = (i32)id;
+      weights[token * c.k + lane] = weight;
+      sorted_by[token * c.k + lane] = (u16)id;
+    }
+  }
+  if (thread_id() < (8 - pairs % 8) % 8) sorted_by[pairs + thread_id()] = 0xffffu;  // no expert
+  barrier();
+  sort_pairs(c, places, order, expert, offsets, tiles);
+}
