@@ -9,7 +9,10 @@ import ml_dtypes
 import numpy as np
 
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
-from strixhlo.custom_kernels.ops.moe_matmul import part_names
+from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
+from strixhlo.custom_kernels.ops.moe_matmul import activate, part_names
+from strixhlo.custom_kernels.ops.moe_route import RESULTS
+from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
 DENSE_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -49,8 +52,8 @@ class ExpertWeights:
     values: np.ndarray
 
 
-def expert_weights(format: str, experts: int, n: int, k: int, seed: int) -> ExpertWeights:
-    """Random experts in any format: ordinary scales, every code."""
+def expert_weights(format: str, experts: int, n: int, k: int, seed: int, narrow: bool = False) -> ExpertWeights:
+    """Random experts in any format: ordinary scales, every code. narrow: float32 scales and biases are bfloat16."""
     rng = np.random.default_rng(seed)
     if format in DENSE_DTYPES:
         stored = rng.standard_normal((experts * n, k), np.float32).astype(DENSE_DTYPES[format])
@@ -65,7 +68,7 @@ def expert_weights(format: str, experts: int, n: int, k: int, seed: int) -> Expe
             if name == "codes" and "fp8" in format:
                 parts[name][parts[name] & 127 == 127] = 0  # E4M3's NaN
         else:
-            parts[name] = (rng.standard_normal(shape) * 0.05).astype(dtype)
+            parts[name] = (rng.standard_normal(shape) * 0.05).astype(ml_dtypes.bfloat16 if narrow else dtype)
     values = np.asarray(dequantize(FORMATS[format], {p: jnp.asarray(v) for p, v in parts.items()}))
     return ExpertWeights(parts, values.reshape(experts, n, k))
 
@@ -75,3 +78,46 @@ def named(prefix: str, format: str, weight: ExpertWeights) -> dict[str, np.ndarr
     n, k = weight.values.shape[1:]
     arrays = {f"{prefix}.{name}": weight.parts[name] for name in part_names(format, n, k)}
     return {name: a.view(np.int16) if a.dtype == ml_dtypes.bfloat16 else a for name, a in arrays.items()}
+
+
+def problem(
+    format: str, tokens: int, biased: bool, kind: str = "random", shape: tuple[int, int] = (96, 64), narrow: bool = False
+) -> dict[str, np.ndarray]:
+    """Operands of both matmuls by the names that launches use, 8 experts of which a token takes 3; some rows are padding.
+    shape: columns of x and of h, 256 each where the format asks for it."""
+    experts, k = 8, 3
+    columns, inner = (256, 256) if format in GGUF_FORMATS and GGUF_FORMATS[format].super_group else shape
+    rng = np.random.default_rng(tokens)
+    positions = np.arange(tokens, dtype=np.int32)
+    positions[3::7] = -1
+    attributes = DEFAULTS | {"k": k, "normalize": True}
+    results = route_reference(jnp.asarray(route_logits(kind, tokens, experts)), jnp.asarray(positions), **attributes)
+    values = {name: np.asarray(value) for name, value in zip(RESULTS, results, strict=True)}
+    values["x"] = rng.standard_normal((tokens, columns), np.float32)
+    weights = {
+        name: expert_weights(format, experts, *sizes, seed=seed, narrow=narrow)
+        for seed, (name, sizes) in enumerate(
+            {"gate": (inner, columns), "up": (inner, columns), "down": (columns, inner)}.items()
+        )
+    }
+    for name, weight in weights.items():
+        values |= named(name, format, weight)
+        values[f"{name}_values"] = weight.values.astype(np.float64)
+        width = weight.values.shape[1]
+        values[f"{name}_bias"] = rng.standard_normal((experts, width), np.float32) * np.float32(biased)
+    values["bias"] = values["down_bias"]
+    return values
+
+
+def expected(v: dict[str, np.ndarray], activation: str, limit: float) -> np.ndarray:
+    """What a problem's two matmuls must give, in float64."""
+    y = np.zeros((len(v["x"]), v["down_values"].shape[1]))
+    for t, ids in enumerate(v["ids"]):
+        for e, weight in zip(ids, v["weights"][t], strict=True):
+            if e == 8:
+                continue
+            x = v["x"][t].astype(np.float64)
+            gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
+            h = np.asarray(activate(jnp.float32(gate), jnp.float32(up), activation, limit)).astype(np.float64)
+            y[t] += weight * (v["down_values"][e] @ h + v["down_bias"][e])
+    return y

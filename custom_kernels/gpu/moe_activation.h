@@ -6,7 +6,8 @@
 enum ExpertActivation : u32 { EXPERT_SILU, EXPERT_GELU, EXPERT_CLAMPED };
 
 DEVICE f32 exponential(f32 x) { return exp2_fast(1.44269504088896f * x); }
-DEVICE f32 logistic(f32 x) { return 1.0f / (1.0f + exponential(-x)); }
+// Below -87 it is no normal number any more.
+DEVICE f32 logistic(f32 x) { return x < -87.0f ? 0.0f : 1.0f / (1.0f + exponential(-x)); }
 
 DEVICE f32 activated(f32 gate, f32 up, u32 activation, f32 limit) {
   if (activation == EXPERT_SILU) return gate * logistic(gate) * up;

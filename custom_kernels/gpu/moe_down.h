@@ -54,7 +54,7 @@ DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const 
       }
     };
     f32 sum[1][R] = {};
-    sum_runs<1, R, W>(k * runs, s.lanes, shared, there, ask, x_at, sum);
+    sum_runs<1, R, W>(k * runs, s.lanes, shared, row < s.n, there, ask, x_at, sum);
     UNROLL for (u32 r = 0; r < R; r++) {
       if (biased && row + r < s.n) {
         for (u32 j = part; j < k; j += s.lanes) {

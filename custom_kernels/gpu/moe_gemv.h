@@ -17,17 +17,19 @@ inline constexpr u32 RUNS_AHEAD = 2;
 
 // Adds to sum[i][r] the products of x row i with weight row r, over `runs` runs that `lanes` neighbouring lanes share.
 // ask(run, stored): asks for a run of the R weight rows; x_at(i, at): float4 number `at` of x row i. `shared`: the first
-// of SHARERS lanes asks for all of them (see weights.h). `there`: all of x is in local memory.
+// of SHARERS lanes asks for all of them (see weights.h). `inside`: this lane's rows are there. `there`: all of x is in
+// local memory.
 template <u32 M, u32 R, class W, class Ask, class XAt>
-DEVICE void sum_runs(u32 runs, u32 lanes, bool shared, bool& there, const Ask& ask, const XAt& x_at, f32 (&sum)[M][R]) {
+DEVICE void sum_runs(u32 runs, u32 lanes, bool shared, bool inside, bool& there, const Ask& ask, const XAt& x_at,
+                     f32 (&sum)[M][R]) {
   constexpr u32 AHEAD = M == 1 ? RUNS_AHEAD : 1;
   constexpr bool EARLY = M <= MOST_AHEAD;
   constexpr u32 STRIDE = STAGED / M / 4, PER_RUN = W::RUN / 4, RUNS_OF_STAGE = STRIDE / PER_RUN;
   static_assert(M > 1 || RUNS_OF_STAGE % (AHEAD * WAVE) == 0);
-  const u32 part = lane_id() % lanes;
+  const u32 part = lane_id() % lanes, last = inside ? runs : 0;
   typename W::Stored next[AHEAD][R];
   UNROLL for (u32 d = 0; d < AHEAD; d++) {
-    if (EARLY && part + d * lanes < runs) ask(part + d * lanes, next[d]);
+    if (EARLY && part + d * lanes < last) ask(part + d * lanes, next[d]);
   }
   u32 run = part;
   for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
@@ -42,10 +44,10 @@ DEVICE void sum_runs(u32 runs, u32 lanes, bool shared, bool& there, const Ask& a
       barrier();
       there = end - start == runs;
     }
-    for (; run < end; run += AHEAD * lanes) {
+    for (; run < smaller(end, last); run += AHEAD * lanes) {
       UNROLL for (u32 d = 0; d < AHEAD; d++) {
         const u32 at = run + d * lanes;
-        if (at >= end) continue;
+        if (at >= smaller(end, last)) continue;
         if (!EARLY) ask(at, next[d]);
         typename W::Run now[R];
         UNROLL for (u32 r = 0; r < R; r++) {
@@ -54,7 +56,7 @@ DEVICE void sum_runs(u32 runs, u32 lanes, bool shared, bool& there, const Ask& a
           }
           now[r] = W::run(next[d][r]);
         }
-        if (EARLY && at + AHEAD * lanes < runs) ask(at + AHEAD * lanes, next[d]);
+        if (EARLY && at + AHEAD * lanes < last) ask(at + AHEAD * lanes, next[d]);
         add_run<M, R, W>(now, at - start, STRIDE, sum);
       }
     }
@@ -92,7 +94,7 @@ DEVICE void gate_up_rows(const GLOBAL f32* x, const ExpertRouting& routing, cons
     };
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return x4[TokenRows::start[i] + at]; };
     f32 sum[M][2] = {};
-    sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, there, ask, x_at, sum);
+    sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
     UNROLL for (u32 i = 0; i < M; i++) {
       const f32 g = sum_over(sum[i][0], s.lanes), u = sum_over(sum[i][1], s.lanes);
       if (lane % s.lanes == 0 && i < count && row < s.n) h[(u64)(first + i) * s.n + row] = gated(g, u, of_weight);
@@ -119,7 +121,7 @@ DEVICE void plain_rows(const GLOBAL f32* h, const W& weight, GLOBAL f32* y, cons
       return h4[(first + smaller(i, count - 1)) * (s.columns / 4) + at];
     };
     f32 sum[M][R] = {};
-    sum_runs<M, R, W>(s.columns / W::RUN, s.lanes, true, there, ask, x_at, sum);
+    sum_runs<M, R, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < R; r++) {
         const f32 total = sum_over(sum[i][r], s.lanes);

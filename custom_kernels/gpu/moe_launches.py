@@ -76,17 +76,18 @@ def _experts(format: str, experts: int, columns: int, k: int, types: OperandType
     return None if columns % found.run else found
 
 
-def expert_geometry(pairs_of_rows: int, tiles: int, most_lanes: int, chip: Chip) -> tuple[int, int]:
-    """(lanes that share two weight rows, workgroups of a tile): as few lanes as keep the chip busy.
+def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chip) -> tuple[int, int]:
+    """(lanes that share two weight rows, workgroups of a tile): as few lanes as keep the chip busy with one token.
 
-    most_lanes: more would ask for x too often, since each workgroup reads all of it.
+    It does not depend on the number of tokens, so that each is summed in the same order. experts: whose rows one token
+    needs apart. most_lanes: more would ask for x too often, since each workgroup reads all of it.
     """
 
     def blocks(lanes: int) -> int:
         return _ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
 
     lanes = 4
-    while lanes < most_lanes and blocks(lanes) * tiles < chip.gemv_wanted:
+    while lanes < most_lanes and blocks(lanes) * experts < chip.gemv_wanted:
         lanes *= 2
     return lanes, blocks(lanes)
 
@@ -105,7 +106,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     how = (int(biased), ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
     matrix = weight.on_matrix_units(t)
     tiles = pairs if t == 1 else most_tiles(pairs, experts)
-    lanes, workgroups = expert_geometry(weight.n, tiles, chip.gate_up_lanes, chip)
+    lanes, workgroups = expert_geometry(weight.n, k, chip.gate_up_lanes, chip)
     shape = (k, experts, weight.n, columns, lanes, workgroups, *how, MATRIX_ROWS if matrix else NEVER)
     symbol = f"strixhlo_moe_gate_up_gemv_{weight.kernel}_m{EXPERT_ROWS[t > 1]}"
     h = Output("h", (pairs, weight.n), "f32")
@@ -153,7 +154,7 @@ def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple
 def _rows(chip: Chip, weight: Experts, down: tuple[str, ...], tokens: int, pairs: int) -> list[Launch]:
     """The matmuls over sorted rows: a GEMV, and the matrix units for experts with many rows."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
-    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), tiles, WAVE, chip)
+    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, WAVE, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out = Output("down", (pairs, weight.n), "f32")
     symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS[1]}"

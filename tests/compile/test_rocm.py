@@ -168,7 +168,7 @@ def test_gemv_reads_streams_as_wide_as_a_run_is() -> None:
     """16 bytes at a time, and what is left of 32 weights of 2, 3, 5 and 6 bits; x is read 16 bytes at a time."""
     widths = load_widths(assembly())
     of_x = 1  # into local memory
-    for name in {relatives(s) for s in TESTED} - {"", *WITH_KERNELS, *DENSE}:
+    for name in {relatives(s) for s in TESTED if "_moe_" not in s} - {"", *WITH_KERNELS, *DENSE}:
         bits = int(name[6]) if "affine" in name else {"q2_k": 2, "q3_k": 3, "mxfp4": 4, "nvfp4": 4}.get(name, 8)
         loads = widths[f"strixhlo_gemv_{name}_m1"]
         assert loads.get("16", 0) - of_x >= GEMV_WEIGHT_ROWS * (bits // 4), name

@@ -31,13 +31,26 @@ AFFINE = (
     "affine6_g128_bf16_bf16",
     "affine8_g64_f16_f16",
 )
-TESTED = [s for s in KERNELS if "_affine" not in s or any(f"_{name}_m" in s for name in AFFINE)]
+# Formats of experts that tests build: their kernels read weights by the code of the matmuls above.
+EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q4_k", "f16")
 
 
 def relatives(symbol: str) -> str:
-    """The weight format of a matmul kernel; "" for all other kernels. Those of one format are built together."""
+    """The weight format of a matmul kernel, "experts of" one of those of a mixture of experts; "" for all other kernels.
+    Those of one name are built together."""
+    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
+        return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
+
+
+def _tested(name: str) -> bool:
+    if name.startswith("experts of "):
+        return name.removeprefix("experts of ") in EXPERTS
+    return not name.startswith("affine") or name in AFFINE
+
+
+TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
 
 
 def kernels_of(name: str) -> list[str]:

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expert_weights, named, route_logits
+from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_logits
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
-from strixhlo.custom_kernels.ops.moe_matmul import activate, part_names
+from strixhlo.custom_kernels.ops.moe_matmul import part_names
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
@@ -83,44 +83,6 @@ def test_reference_of_the_routing() -> None:
 
 def test_more_experts_than_the_kernel_takes_have_no_kernel() -> None:
     assert moe_route(DEFAULTS | {"k": 2}, [((1, 513), "f32"), ((1,), "i32")]) is None
-
-
-def problem(format: str, tokens: int, biased: bool, kind: str = "random") -> dict[str, np.ndarray]:
-    experts, k = 8, 3
-    columns, inner = (256, 256) if format in GGUF_FORMATS and GGUF_FORMATS[format].super_group else (96, 64)
-    rng = np.random.default_rng(tokens)
-    positions = np.arange(tokens, dtype=np.int32)
-    positions[3::7] = -1
-    attributes = DEFAULTS | {"k": k, "normalize": True}
-    results = route_reference(jnp.asarray(route_logits(kind, tokens, experts)), jnp.asarray(positions), **attributes)
-    values = {name: np.asarray(value) for name, value in zip(RESULTS, results, strict=True)}
-    values["x"] = rng.standard_normal((tokens, columns), np.float32)
-    weights = {
-        name: expert_weights(format, experts, *shape, seed=seed)
-        for seed, (name, shape) in enumerate(
-            {"gate": (inner, columns), "up": (inner, columns), "down": (columns, inner)}.items()
-        )
-    }
-    for name, weight in weights.items():
-        values |= named(name, format, weight)
-        values[f"{name}_values"] = weight.values.astype(np.float64)
-        width = weight.values.shape[1]
-        values[f"{name}_bias"] = rng.standard_normal((experts, width), np.float32) * np.float32(biased)
-    values["bias"] = values["down_bias"]
-    return values
-
-
-def expected(v: dict[str, np.ndarray], activation: str, limit: float) -> np.ndarray:
-    y = np.zeros((len(v["x"]), v["down_values"].shape[1]))
-    for t, ids in enumerate(v["ids"]):
-        for e, weight in zip(ids, v["weights"][t], strict=True):
-            if e == 8:
-                continue
-            x = v["x"][t].astype(np.float64)
-            gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
-            h = np.asarray(activate(jnp.float32(gate), jnp.float32(up), activation, limit)).astype(np.float64)
-            y[t] += weight * (v["down_values"][e] @ h + v["down_bias"][e])
-    return y
 
 
 def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict) -> np.ndarray:

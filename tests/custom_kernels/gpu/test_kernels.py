@@ -246,7 +246,8 @@ def test_the_cases_above_launch_every_kernel():
     for dtype in POOLS:
         launches += rope_launches(Call(ROPE_CASES["decode"], dtype))
     launches += argmax_launches(2, 300)
-    assert {launch.symbol for launch in launches} == {s for s in KERNELS if relatives(s) in ("", *FORMATS, *DENSE)}
+    known = {s for s in KERNELS if relatives(s) in ("", *FORMATS, *DENSE) and "_moe_" not in s}
+    assert {launch.symbol for launch in launches} == known
 
 
 def test_shapes_without_a_kernel():
