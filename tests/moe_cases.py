@@ -81,7 +81,12 @@ def named(prefix: str, format: str, weight: ExpertWeights) -> dict[str, np.ndarr
 
 
 def problem(
-    format: str, tokens: int, biased: bool, kind: str = "random", shape: tuple[int, int] = (96, 64), narrow: bool = False
+    format: str,
+    tokens: int,
+    biased: bool,
+    kind: str = "random",
+    shape: tuple[int, int] = (96, 64),
+    narrow: bool = False,
 ) -> dict[str, np.ndarray]:
     """Operands of both matmuls by the names that launches use, 8 experts of which a token takes 3; some rows are padding.
     shape: columns of x and of h, 256 each where the format asks for it."""

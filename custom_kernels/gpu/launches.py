@@ -36,7 +36,9 @@ class Chip:
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
 
 
-GFX1151 = Chip(gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16)  # two workgroups for each of 20 pairs of CUs
+GFX1151 = Chip(
+    gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
+)  # two workgroups for each of 20 pairs of CUs
 H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
 
 

@@ -37,7 +37,9 @@ def _weight_type(format: str, dtypes: tuple[str, ...]) -> str:
     return format.upper() if format.startswith("q") else "".join(map(str.capitalize, format.split("_")))
 
 
-def expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool) -> dict[str, str]:
+def expert_kernels(
+    name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool
+) -> dict[str, str]:
     """Symbol -> line, of one format. name: in symbols; parts: of a weight, in operand order; matrix: whether the matrix
     units can hold its codes."""
     kind = f"({_weight_type(format, dtypes)})"
@@ -50,7 +52,8 @@ def expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[s
 
     pair, down = f"{weight('gate')}, {weight('up')}", weight("down")
     lines = {
-        f"strixhlo_moe_gate_up_gemv_{name}_m{m}": f"MOE_GATE_UP_GEMV({{symbol}}, {m}, {kind}, {pair})" for m in EXPERT_ROWS
+        f"strixhlo_moe_gate_up_gemv_{name}_m{m}": f"MOE_GATE_UP_GEMV({{symbol}}, {m}, {kind}, {pair})"
+        for m in EXPERT_ROWS
     }
     most = EXPERT_ROWS[-1]
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({{symbol}}, {most}, {kind}, {down})"
@@ -63,5 +66,7 @@ def expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[s
 
 def routing_kernels() -> dict[str, str]:
     """Symbol -> line, of what knows no weight format."""
-    routes = {f"strixhlo_moe_route_e{most}": f"MOE_ROUTE(strixhlo_moe_route_e{most}, {most // 32})" for most in ROUTE_EXPERTS}
+    routes = {
+        f"strixhlo_moe_route_e{most}": f"MOE_ROUTE(strixhlo_moe_route_e{most}, {most // 32})" for most in ROUTE_EXPERTS
+    }
     return {**routes, "strixhlo_moe_combine": "MOE_COMBINE"}

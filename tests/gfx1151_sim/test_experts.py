@@ -1,0 +1,139 @@
+"""Mixtures of experts compiled by strixhlo for rocm and run by IREE's HIP driver, against the CPU target: two layers, 8
+experts in mxfp4 and in affine 4-bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import QUIET, compiled
+from moe_cases import expert_weights
+from tokenizers import Tokenizer as WordTokenizer
+from tokenizers.models import WordLevel
+
+from gfx1151_sim.simulator import Account, recording, report, start
+from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.export import export
+from strixhlo.export.checkpoint.contents import Checkpoint, Tensor
+from strixhlo.export.models import model_from_config
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program
+from strixhlo.runtime.step_traffic import step_traffic
+
+VOCABULARY, STEPS = 320, 4
+TOKENS = np.random.default_rng(3).integers(0, VOCABULARY, 21 + STEPS).tolist()
+PROMPT = TOKENS[:-STEPS]
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 256,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+}
+ENTRIES = {"prefill_16": ("prefill", 16), "score_16": ("score", 16), "decode_1": ("decode", 1)}
+
+
+def tensors(format: str) -> Iterator[Tensor]:
+    """The model's tensors: matrices in the format, but for the router and the embedding."""
+    for seed, (name, shape) in enumerate(model_from_config(CONFIG).shapes()):
+        rng = np.random.default_rng(seed)
+        if len(shape) == 1:
+            norm = (1 + 0.3 * rng.standard_normal(shape)).astype(np.float32)
+            yield Tensor(name, shape, "f32", lambda a=norm: {"dense": a})
+        elif name.endswith((".mlp.gate.weight", "embed_tokens.weight")):
+            dense = (rng.standard_normal(shape) * 0.06).astype(ml_dtypes.bfloat16)
+            yield Tensor(name, shape, "bf16", lambda a=dense: {"dense": a})
+        else:
+            narrow = format.startswith("affine")
+            parts = dict(expert_weights(format, 1, *shape, seed=seed, narrow=narrow).parts)
+            if narrow:  # weights around zero
+                parts["bias"] = (parts["scale"].astype(np.float32) * -7.5).astype(ml_dtypes.bfloat16)
+            yield Tensor(name, shape, format, lambda a=parts: a, {"scale": "bf16", "bias": "bf16"} if narrow else {})
+
+
+def write_tokenizer(folder: Path) -> None:
+    words = WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0")
+    WordTokenizer(words).save(str(folder / "tokenizer.json"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Prefill and decode steps: logits after each, and the account of each."""
+
+    logits: list[np.ndarray]
+    accounts: list[Account]
+
+
+def prefill_and_decode(bundle: Bundle, target: str) -> Run:
+    logits, accounts = [], []
+    with Program(bundle, target, 1) as program:
+        engine = Engine(program)
+        for step in range(STEPS + 1):
+            with recording() as account:
+                logits.append(engine.decode(TOKENS[len(PROMPT) + step - 1]) if step else engine.prefill(PROMPT))
+            accounts.append(account)
+        engine.close()
+    return Run(logits, accounts)
+
+
+@pytest.fixture(scope="module", params=["mxfp4", "affine4_g64"])
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    start()
+    checkpoint = Checkpoint(
+        "random", "safetensors", (), CONFIG, {t.name: t for t in tensors(request.param)}, write_tokenizer
+    )
+    out = tmp_path_factory.mktemp(request.param) / "bundle"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "ENTRIES", ENTRIES)
+        made = export.export_checkpoint(checkpoint, out, context=128, dtype="auto", kv_dtype="f16", progress=QUIET)
+    return open_bundle(compiled(compiled(made, "f32", "cpu"), "f32", "rocm").path)
+
+
+@pytest.fixture(scope="module")
+def simulated(bundle: Bundle) -> Run:
+    run = prefill_and_decode(bundle, "rocm")
+    print(report(run.accounts[-1]))
+    return run
+
+
+def test_logits_and_tokens_of_the_cpu(bundle: Bundle, simulated: Run) -> None:
+    expected = prefill_and_decode(bundle, "cpu")
+    for got, want in zip(simulated.logits, expected.logits, strict=True):
+        assert np.linalg.norm(got - want) < 2e-3 * np.linalg.norm(want)
+        assert got.argmax() == want.argmax()
+    assert len({int(x.argmax()) for x in simulated.logits}) > 1, "a model that says one thing proves little"
+
+
+def test_nothing_uninitialized_is_read(simulated: Run) -> None:
+    launches = [launch for account in simulated.accounts for launch in account.launches]
+    assert not {launch.uninitialized for launch in launches if launch.uninitialized_bytes}
+
+
+def test_a_token_reads_its_experts_only(bundle: Bundle, simulated: Run) -> None:
+    """Beside the active weights, keys and values, and what one launch leaves to another; each at most once or so."""
+    account = simulated.accounts[-1]
+    step = step_traffic(bundle).step_bytes(1, len(PROMPT) + STEPS - 1, 1)
+    floor = step + account.total("store_distinct")
+    assert 0.95 * step < account.total("load_distinct") < 1.10 * floor
+    assert account.total("load_requested") < 1.25 * floor
+    experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "gemv" in launch.kernel]
+    assert len(experts) == 2 * 2
+    assert 0.55 * step < sum(launch.load_distinct for launch in experts) < 0.65 * step
