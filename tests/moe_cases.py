@@ -88,7 +88,7 @@ def problem(
     shape: tuple[int, int] = (96, 64),
     narrow: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Operands of both matmuls by the names that launches use, 8 experts of which a token takes 3; some rows are padding.
+    """Operands of both matmuls by the names that launches use: 8 experts of which a token takes 3, some rows padding.
     shape: columns of x and of h, 256 each where the format asks for it."""
     experts, k = 8, 3
     columns, inner = (256, 256) if format in GGUF_FORMATS and GGUF_FORMATS[format].super_group else shape

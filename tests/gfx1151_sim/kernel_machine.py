@@ -36,8 +36,8 @@ EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q4_k", "f16")
 
 
 def relatives(symbol: str) -> str:
-    """The weight format of a matmul kernel, "experts of" one of those of a mixture of experts; "" for all other kernels.
-    Those of one name are built together."""
+    """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts; "" for all other
+    kernels. Those of one name are built together."""
     if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
