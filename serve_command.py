@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -72,6 +73,7 @@ def serve(
     webui: bool,
 ) -> None:
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it is given one text at a time, and needs no threads
     from .runtime.batch_engine import BatchEngine
     from .runtime.cache_size import require_kv_dtype
     from .runtime.embedding import embed

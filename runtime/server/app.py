@@ -146,7 +146,7 @@ def _describing(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
     async def detokenize(request: Request) -> Response:
         body = await _read(request, DetokenizeBody)
         tokenizer = find_model(models, body.model).tokenizer.tokenizer
-        for token in body.tokens:
+        for token in set(body.tokens):
             if tokenizer.id_to_token(token) is None:
                 raise ApiError(400, f"the tokenizer has no token {token}", param="tokens")
         return JSONResponse({"content": tokenizer.decode(body.tokens, skip_special_tokens=False)})

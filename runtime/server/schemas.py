@@ -185,4 +185,4 @@ class DetokenizeBody(_Body):
     """/detokenize."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(max_length=100_000)]

@@ -80,9 +80,10 @@ async def encode_prompt(model: ServedModel, text: str, add_special: bool = True)
 
 async def encode(model: ServedModel, text: str, add_special: bool = True) -> list[int]:
     """Text -> ids, beside the event loop; long texts one after the other."""
-    job = partial(model.tokenizer.tokenizer.encode, text, add_special_tokens=add_special)
+    # Not `encode`, which keeps all other threads waiting (it holds the GIL) for a second per million characters.
+    job = partial(model.tokenizer.tokenizer.encode_batch_fast, [text], add_special_tokens=add_special)
     try:
-        done = await asyncio.get_running_loop().run_in_executor(ONE_AT_A_TIME if len(text) > LONG else None, job)
+        (done,) = await asyncio.get_running_loop().run_in_executor(ONE_AT_A_TIME if len(text) > LONG else None, job)
     except Exception as error:  # tokenizers raises bare Exceptions
         raise ApiError(400, f"the model's tokenizer cannot encode this text: {error}") from None
     return list(done.ids)
