@@ -100,7 +100,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": item.get("call_id"), "content": text_of(item.get("output"))}
     if kind == "reasoning":
         return {"role": "assistant", "reasoning_content": text_of(item.get("content")) or ""}
-    raise ApiError(400, f"input items of type {kind!r} are not supported", param="input")
+    raise ApiError(400, f"input items of type {kind!r:.60} are not supported", param="input")
 
 
 class ResponseAnswer:

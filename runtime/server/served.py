@@ -65,7 +65,7 @@ def find_model(models: Mapping[str, ServedModel], name: str | None) -> ServedMod
     if name is None:
         return next(iter(models.values()))
     if name not in models:
-        message = f"the model {name!r} does not exist here; there is {', '.join(models)}"
+        message = f"the model {name!r:.200} does not exist here; there is {', '.join(models)}"
         raise ApiError(404, message, code="model_not_found", param="model")
     return models[name]
 
