@@ -77,7 +77,9 @@ def forced_tools(body: ChatBody, tools: list[dict[str, Any]]) -> list[dict[str, 
         return []
     found = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
     if not found:
-        raise ApiError(400, f"tool_choice: there is no tool {choice.function.name!r:.200} in tools", param="tool_choice")
+        raise ApiError(
+            400, f"tool_choice: there is no tool {choice.function.name!r:.200} in tools", param="tool_choice"
+        )
     return found[:1]
 
 

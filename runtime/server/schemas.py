@@ -5,7 +5,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+
+MOST_TOKENS = 1 << 20  # of any context
+MOST_BIASES = 100_000
+
+
+class _FailFast(FailFast):
+    """Only the first fault of a list is looked for: a body of 8 MB could have millions, and take minutes to be refused.
+    Unlike pydantic's own this can stand in a union."""
+
+    __hash__ = object.__hash__
+
+
+Parts = Annotated[list[dict[str, Any]], _FailFast(), Field(max_length=1 << 16)]
+TokenIds = Annotated[list[int], _FailFast(), Field(max_length=MOST_TOKENS)]
+Texts = Annotated[list[str], _FailFast(), Field(max_length=2048)]
+ManyTokenIds = Annotated[list[TokenIds], _FailFast(), Field(max_length=2048)]
+
+
+def _few(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"more than {MOST_BIASES} tokens")
+    return value
 
 
 class _Body(BaseModel):
@@ -26,11 +48,11 @@ class Sampling(_Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(_few)] = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
-    dry_sequence_breakers: tuple[str, ...] | None = None
+    dry_sequence_breakers: Annotated[tuple[str, ...], _FailFast(), Field(max_length=1000)] | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     regex: str | None = None
@@ -97,20 +119,20 @@ class Message(_Body):
     """One message of a conversation. Content parts other than text are refused."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Parts | None = None
     name: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Parts | None = None
     tool_call_id: str | None = None
 
 
-Stop = str | Annotated[list[str], Field(max_length=16)] | None
+Stop = str | Annotated[list[str], _FailFast(), Field(max_length=16)] | None
 
 
 class ChatBody(Sampling):
     """/v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], _FailFast(), Field(min_length=1, max_length=1 << 16)]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: Annotated[int, Field(ge=1, le=16)] = 1
@@ -119,17 +141,17 @@ class ChatBody(Sampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], _FailFast(), Field(max_length=4096)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None  # OpenAI's older form of tools: refused
-    modalities: list[str] | None = None
+    functions: Any = None  # OpenAI's older form of tools: refused
+    modalities: Texts | None = None
 
 
 class CompletionBody(Sampling):
     """/v1/completions. The prompt may be token ids."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | TokenIds | Texts | ManyTokenIds
     max_tokens: int | None = 16
     n: Annotated[int, Field(ge=1, le=16)] = 1
     best_of: int | None = None  # refused beyond n
@@ -145,10 +167,10 @@ class CompletionBody(Sampling):
 class ResponsesBody(Sampling):
     """/v1/responses."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Parts
     instructions: str | None = None
     max_output_tokens: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Parts | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
@@ -163,12 +185,7 @@ class EmbeddingsBody(_Body):
     """/v1/embeddings."""
 
     model: str | None = None
-    input: (
-        str
-        | list[int]
-        | Annotated[list[str], Field(max_length=2048)]
-        | Annotated[list[list[int]], Field(max_length=2048)]
-    )
+    input: str | TokenIds | Texts | ManyTokenIds
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -185,4 +202,4 @@ class DetokenizeBody(_Body):
     """/detokenize."""
 
     model: str | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(max_length=100_000)]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], _FailFast(), Field(max_length=100_000)]

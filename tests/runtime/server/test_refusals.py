@@ -81,6 +81,11 @@ HOSTILE: list[tuple[str, Any, set[int]]] = [
     (CHAT, user("\x00\u202e\ufffe" * 50) | {"max_tokens": 1}, {200}),
     (CHAT, {"messages": HI * 10_000, "max_tokens": 1}, {400}),
     (CHAT, user([{"type": "text", "text": ""}] * 10_000) | {"max_tokens": 1}, {200}),
+    # Millions of faults, of which one is told.
+    (COMPLETIONS, b'{"prompt": [' + b"{}," * 2_000_000 + b"{}]}", {400}),
+    (CHAT, b'{"messages": [' + b'{"role": 1},' * 600_000 + b"{}]}", {400}),
+    (CHAT, user([{}] * 100_000), {400}),
+    (CHAT, ASK + b'"logit_bias": {' + b",".join(b'"x%d": 1' % i for i in range(500_000)) + b"}}", {400}),
     (COMPLETIONS, {"prompt": ["x"] * 10_000}, {400}),
     (COMPLETIONS, {"prompt": [1] * 10_000}, {400}),
     (COMPLETIONS, {"prompt": [[1, 2], "x"]}, {400}),
