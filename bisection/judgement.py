@@ -22,6 +22,7 @@ EXACT = 2e-3  # float32 in another order of sums
 SIXTEEN_BIT = 1e-2  # products of float16 or bfloat16, which the GPUs' matrix units make
 EIGHT_BIT = 1e-2  # against activations that the reference rounds to 8 bits too, where some round the other way
 NEARLY_EQUAL = 0.02  # of the tokens
+EXPERTS = ("moe_gate_up", "moe_down")
 RUN = 32  # columns that share a scale when activations are rounded
 OPERANDS = {
     "attention": ("q", "k_pool", "v_pool", "block_table", "positions", "sinks"),
@@ -51,7 +52,7 @@ class Finding:
 
 def tolerance(op: str, build: Build) -> float:
     """Of an op's results on a target."""
-    if "matmul" not in op:
+    if "matmul" not in op and op not in EXPERTS:
         return EXACT
     if build.target.partition(":")[0] != "cpu":
         return SIXTEEN_BIT
@@ -60,7 +61,7 @@ def tolerance(op: str, build: Build) -> float:
 
 def rounds(op: str, build: Build) -> bool:
     """Whether the op rounds its first operand to 8 bits, where it has a kernel that does."""
-    return build.activations == "int8" and "matmul" in op and op != "dense_matmul"
+    return build.activations == "int8" and (("matmul" in op and op != "dense_matmul") or op in EXPERTS)
 
 
 def rounded(x: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -114,15 +115,21 @@ def problem(
     return values
 
 
-def expected(v: dict[str, np.ndarray], activation: str, limit: float) -> np.ndarray:
+def expected(
+    v: dict[str, np.ndarray],
+    activation: str,
+    limit: float,
+    input_of: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+) -> np.ndarray:
     """What a problem's two matmuls must give, in float64."""
     y = np.zeros((len(v["x"]), v["down_values"].shape[1]))
     for t, ids in enumerate(v["ids"]):
         for e, weight in zip(ids, v["weights"][t], strict=True):
             if e == 8:
                 continue
-            x = v["x"][t].astype(np.float64)
+            x = input_of(v["x"][t].astype(np.float64))
             gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
             h = np.asarray(activate(jnp.float32(gate), jnp.float32(up), activation, limit)).astype(np.float64)
+            h = input_of(h)
             y[t] += weight * (v["down_values"][e] @ h + v["down_bias"][e])
     return y

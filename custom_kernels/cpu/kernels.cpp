@@ -3,6 +3,7 @@
 #include "attention.cpp"
 #include "dense_matmul.cpp"
 #include "moe_matmul.cpp"
+#include "moe_matmul_int8.cpp"
 #include "moe_route.cpp"
 #include "quantize_rows.cpp"
 #include "quantized_matmul_f32.cpp"

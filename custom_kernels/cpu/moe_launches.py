@@ -10,6 +10,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
+from .moe_int8_launches import with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
 
 SCORINGS = ("softmax", "selected", "sigmoid")
@@ -20,7 +21,7 @@ DENSE = ("f32", "f16", "bf16")
 def _kernel(format: str, names: tuple[str, ...], types: OperandTypes) -> WeightKernel | None:
     """How `strixhlo_moe_rows_*` reads a weight whose parts are the first of `types`; None where it does not."""
     if format in DENSE:
-        return WeightKernel(format)
+        return WeightKernel(format, integer=False)
     dtypes = {name: dtype for name, (_, dtype) in zip(names, types, strict=False)}
     return weight_kernel(format, dtypes) if format in FORMATS else None
 
@@ -54,8 +55,8 @@ def _rows(
     return Launch(f"strixhlo_moe_rows_{kernel.name}", inputs, (output,), scalars, _ceil_div(n, tile_n))
 
 
-def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """Gather the rows (unless there is only one token), both matmuls, the activation."""
+def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
+    """Gather the rows (unless there is only one token), both matmuls, the activation. fast: 8-bit activations."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
     n = types[5][0][0] // experts
@@ -83,11 +84,13 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering 
     how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]), int(biased))
     activated = (Output("h", (pairs, n), "f32"),)
     launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
+    if fast and gate_kernel == up_kernel:
+        launches = with_8_bit_activations(launches, gate_kernel, pairs if t > 1 else 1, columns)
     return Lowering(("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases), launches, ("h",))
 
 
-def moe_down(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """The matmul over sorted rows, then the weighted sum of each token's experts."""
+def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
+    """The matmul over sorted rows, then the weighted sum of each token's experts. fast: 8-bit activations."""
     (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
     format, biased = attributes["format"], attributes["biased"]
     n = types[7][0][0] // experts
@@ -105,4 +108,5 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | N
         "strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), _ceil_div(t, tile)
     )
     operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
-    return Lowering(operands, (rows, combine), ("y",))
+    launches = (rows, combine)
+    return Lowering(operands, with_8_bit_activations(launches, kernel, pairs, columns) if fast else launches, ("y",))

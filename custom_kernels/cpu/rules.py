@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..ops.cache_types import STORED
@@ -37,8 +38,8 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
         "attention": _attention,
         "argmax": _argmax,
         "moe_route": moe_route,
-        "moe_gate_up": moe_gate_up,
-        "moe_down": moe_down,
+        "moe_gate_up": partial(moe_gate_up, fast=fast),
+        "moe_down": partial(moe_down, fast=fast),
     }
 
 

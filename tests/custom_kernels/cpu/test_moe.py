@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_logits
 
+from strixhlo.bisection.judgement import rounded
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
@@ -85,7 +86,12 @@ def test_more_experts_than_the_kernel_takes_have_no_kernel() -> None:
     assert moe_route(DEFAULTS | {"k": 2}, [((1, 513), "f32"), ((1,), "i32")]) is None
 
 
-def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict) -> np.ndarray:
+def eight_bits(x: np.ndarray) -> np.ndarray:
+    """A row whose every 32 columns are multiples of their largest magnitude / 127."""
+    return np.asarray(rounded(jnp.asarray(x, jnp.float32))).astype(np.float64)
+
+
+def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict, fast: bool = False) -> np.ndarray:
     values = dict(v)
     down_attributes = {name: attributes[name] for name in ("format", "k", "biased")}
     format, biased = attributes["format"], attributes["biased"]
@@ -98,11 +104,12 @@ def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict) ->
         operand_types = [
             (values[n.removesuffix(".")].shape, DTYPES.get(str(values[n.removesuffix(".")].dtype), "i32")) for n in flat
         ]
-        lowering = rule(own, operand_types)
+        lowering = rule(own, operand_types, fast)
         assert lowering and lowering.operands == tuple(n.removesuffix(".") for n in flat)
         for launch in lowering.launches:  # intermediate buffers start as NaN: what is not computed must not be read
             for output in launch.outputs:
-                values[output.name] = np.full(output.shape, np.nan, np.float32)
+                empty = {"i8": (np.int8, -77), "i32": (np.int32, 12345)}.get(output.dtype, (np.float32, np.nan))
+                values[output.name] = np.full(output.shape, empty[1], empty[0])
         run_launches(kernels, lowering.launches, values)
     return values["y"]
 
@@ -115,6 +122,18 @@ def test_every_format(kernels: ctypes.CDLL, format: str) -> None:
         y, want = run_moe(kernels, v, attributes), expected(v, "silu", 0.0)
         assert np.linalg.norm(y - want) < 2e-5 * np.linalg.norm(want), tokens
         assert (y[3::7] == 0).all()
+
+
+@pytest.mark.parametrize("format", [f for f in KERNEL_FORMATS if f != "mxfp8"])
+def test_8_bit_activations(kernels: ctypes.CDLL, format: str) -> None:
+    """Against experts whose inputs are rounded the same way: a few of the second rounding's fall the other way."""
+    for tokens, kind in ((1, "random"), (4, "random"), (43, "one"), (43, "random")):
+        v = problem(format, tokens, True, kind)
+        attributes = {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": True}
+        y, want = run_moe(kernels, v, attributes, fast=True), expected(v, "silu", 0.0, eight_bits)
+        assert np.linalg.norm(y - want) < 2e-3 * np.linalg.norm(want), tokens
+        exact = run_moe(kernels, v, attributes)
+        assert 2e-3 < np.linalg.norm(y - exact) / np.linalg.norm(exact) < 5e-2  # it is the rounding kernel that ran
 
 
 @pytest.mark.parametrize("activation", ["gelu", "clamped"])
