@@ -34,6 +34,16 @@ _GPT2 = [_byte_level(use_regex=True)]
 _SINGLE_DIGITS = [{"type": "Digits", "individual_digits": True}, _byte_level(use_regex=True)]
 _LLAMA3 = [_words(r"\p{N}{1,3}"), _byte_level(use_regex=False)]
 _QWEN2 = [_words(r"\p{N}"), _byte_level(use_regex=False)]
+# o200k of GPT-4o and gpt-oss: words are cut before a capital that follows small letters.
+_SUFFIX, _ANY_CASE = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"\p{Lm}\p{Lo}\p{M}"
+_GPT4O = [
+    _split(
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_ANY_CASE}]*[\p{{Ll}}{_ANY_CASE}]+{_SUFFIX}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_ANY_CASE}]+[\p{{Ll}}{_ANY_CASE}]*{_SUFFIX}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    _byte_level(use_regex=False),
+]
 _DEFAULT = [
     _split(r"[\p{P}\$\+<=>\^~\|]+"),
     _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
@@ -44,6 +54,8 @@ _DEFAULT = [
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "default": _DEFAULT,
     "gpt-2": _GPT2,
+    "olmo": _GPT2,
+    "gpt-4o": _GPT4O,
     "smollm": _SINGLE_DIGITS,
     "starcoder": _SINGLE_DIGITS,
     "llama3": _LLAMA3,
