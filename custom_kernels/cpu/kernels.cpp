@@ -4,6 +4,7 @@
 #include "dense_matmul.cpp"
 #include "moe_matmul.cpp"
 #include "moe_matmul_int8.cpp"
+#include "moe_few_rows.cpp"  // after both
 #include "moe_route.cpp"
 #include "quantize_rows.cpp"
 #include "quantized_matmul_f32.cpp"

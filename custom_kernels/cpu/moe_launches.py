@@ -10,7 +10,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
-from .moe_int8_launches import with_8_bit_activations
+from .moe_int8_launches import FEW, few_rows, with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
 
 SCORINGS = ("softmax", "selected", "sigmoid")
@@ -86,6 +86,10 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool =
     launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
     if fast and gate_kernel == up_kernel:
         launches = with_8_bit_activations(launches, gate_kernel, pairs if t > 1 else 1, columns)
+        if t <= FEW and gate_kernel.integer:
+            rows, last = launches[-2:]
+            inputs = ("gate", *(biases or ("gate", "gate")))
+            launches = (*launches[:-2], few_rows(rows, "up", last, inputs, how))
     return Lowering(("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases), launches, ("h",))
 
 
@@ -108,5 +112,10 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
         "strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), _ceil_div(t, tile)
     )
     operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
-    launches = (rows, combine)
-    return Lowering(operands, with_8_bit_activations(launches, kernel, pairs, columns) if fast else launches, ("y",))
+    launches: tuple[Launch, ...] = (rows, combine)
+    if fast:
+        launches = with_8_bit_activations(launches, kernel, pairs, columns)
+        if t <= FEW and kernel.integer:
+            inputs = ("weights", "places", "expert", *(bias or ("weights",)))
+            launches = (*launches[:-2], few_rows(launches[-2], "down", combine, inputs, (t, k, int(biased))))
+    return Lowering(operands, launches, ("y",))
