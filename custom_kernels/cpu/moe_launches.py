@@ -116,6 +116,6 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
     if fast:
         launches = with_8_bit_activations(launches, kernel, pairs, columns)
         if t <= FEW and kernel.integer:
-            inputs = ("weights", "places", "expert", *(bias or ("weights",)))
-            launches = (*launches[:-2], few_rows(launches[-2], "down", combine, inputs, (t, k, int(biased))))
+            mix = ("weights", "places", "expert", *(bias or ("weights",)))
+            launches = (*launches[:-2], few_rows(launches[-2], "down", combine, mix, (t, k, int(biased))))
     return Lowering(operands, launches, ("y",))
