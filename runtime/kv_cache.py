@@ -139,9 +139,10 @@ class BlockPool:
                 self._texts[span.text] = key
         return span
 
-    def match(self, prompt: Sequence[int], longest: int) -> Match:
-        """The cached chain that covers most of prompt[:-1] and has at most `longest` ids; its blocks are retained."""
-        digests = self._text_digests(prompt[:-1])
+    def match(self, prompt: Sequence[int], longest: int, digests: Sequence[bytes] | None = None) -> Match:
+        """The cached chain that covers most of prompt[:-1] and has at most `longest` ids; its blocks are retained.
+        digests: `text_digests(prompt[:-1])`, where they are known."""
+        digests = self.text_digests(prompt[:-1]) if digests is None else digests
         for end in range(len(digests), 0, -1):
             key = self._texts.get(digests[end - 1])
             found = self._walk(self._spans[key]) if key is not None else []
@@ -183,7 +184,7 @@ class BlockPool:
         state.update(b"".join(self._token_bytes[i] for i in ids))
         return state
 
-    def _text_digests(self, ids: Sequence[int]) -> list[bytes]:
+    def text_digests(self, ids: Sequence[int]) -> list[bytes]:
         """The digest of the text up to each id."""
         state, result = blake2b(digest_size=32), []
         for i in ids:

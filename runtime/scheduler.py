@@ -210,6 +210,7 @@ class Scheduler:
         sequence.filled = end
         self._register(sequence)
         if last:
+            sequence.digests = []
             self._choose(sequence, output)
         else:
             self._turn.append(sequence)
@@ -274,7 +275,9 @@ class Scheduler:
     def _reuse(self, sequence: Sequence) -> None:
         """Take what the cache holds of the beginning; its ids replace the prompt's where only boundaries differ. Before
         every chunk, since another sequence may be computing the same prompt, as the choices of one request do."""
-        match = self.pool.match(sequence.ids, self.engine.context)
+        if len(sequence.digests) != len(sequence.ids) - 1:
+            sequence.digests = self.pool.text_digests(sequence.ids[:-1])
+        match = self.pool.match(sequence.ids, self.engine.context, sequence.digests)
         first = not sequence.filled
         if not first and len(match.ids) <= sequence.filled:
             for found in match.blocks:
@@ -284,6 +287,7 @@ class Scheduler:
             self.pool.release(own)
         generated = len(sequence.ids) - sequence.prompt_length
         sequence.ids = [*match.ids, *sequence.ids[match.replaced :]]
+        sequence.digests = []
         sequence.prompt_length = len(sequence.ids) - generated
         sequence.blocks, sequence.chain = [list(own) for own in match.blocks], match.chain
         self.reused += len(match.ids) - sequence.filled

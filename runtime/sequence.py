@@ -27,6 +27,7 @@ class Sequence:
     filled: int = 0
     registered: int = 0  # full spans that the prefix cache knows
     chain: CachedSpan | None = None
+    digests: list[bytes] = field(default_factory=list)  # of the text up to each id but the last, while it is computed
     drafts: Drafts | None = None
 
     @property

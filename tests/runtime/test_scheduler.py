@@ -241,7 +241,7 @@ def test_block_tables_are_sent_when_they_change(engine: BatchEngine, monkeypatch
     sent: list[str] = []
     real = engine.program.device.upload
     monkeypatch.setattr(engine.program.device, "upload", lambda spec, a: (sent.append(spec.name), real(spec, a))[1])
-    with closing(Scheduler(engine)) as scheduler:
+    with closing(BatchEngine(engine.program)) as fresh, closing(Scheduler(fresh)) as scheduler:
         tokens, _ = result(scheduler.submit(Request(random_prompt(7, 4), SamplingParams(max_tokens=60))))
     assert len(tokens) == 60 and sent.count("positions") == 59
     assert sent.count("block_table") == 1 + 4  # of the prompt, and one a block: 63 positions in blocks of 16
