@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,5 +144,6 @@ class BatchEngine:
     def _table(self, entry: str, blocks: Sequence[Blocks]) -> Any:
         """The block tables of a call, on the device."""
         spec = self.program.bundle.manifest.entry_points[entry].inputs[-3]
-        table = batch_table(blocks, spec.shape[-2], len(self.windows), self._table_width)
-        return self._device_tables.on_device(entry, spec, table)
+        key = tuple(tuple(own) for groups in blocks for own in groups)
+        make = partial(batch_table, blocks, spec.shape[-2], len(self.windows), self._table_width)
+        return self._device_tables.on_device(entry, spec, key, make)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,13 +38,14 @@ class DeviceTables:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._kept: dict[str, tuple[np.ndarray, Any]] = {}
+        self._kept: dict[str, tuple[object, Any]] = {}
 
-    def on_device(self, entry: str, spec: TensorSpec, table: np.ndarray) -> Any:
-        """The buffer of a table for a call of that entry point, which only reads it."""
+    def on_device(self, entry: str, spec: TensorSpec, key: object, make: Callable[[], np.ndarray]) -> Any:
+        """The buffer of a table for a call of that entry point, which only reads it. key: equal where the table is;
+        make: the table, asked for where it is another than that of the last call."""
         kept = self._kept.get(entry)
-        if kept is None or not np.array_equal(kept[0], table):
-            kept = self._kept[entry] = table, self._device.upload(spec, table)
+        if kept is None or kept[0] != key:
+            kept = self._kept[entry] = key, self._device.upload(spec, make())
         return kept[1]
 
     def close(self) -> None:

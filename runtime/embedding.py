@@ -51,7 +51,7 @@ def normalized(vector: np.ndarray) -> np.ndarray:
 def _allocate(scheduler: Scheduler, spans: int) -> list[list[int]]:
     """Blocks of each group of layers; nobody is preempted for them."""
     pool = scheduler.pool
-    if spans * len(pool.windows) > pool.available:
+    if scheduler.pressed or spans * len(pool.windows) > pool.available:
         raise QueueFull("the KV pool is in use; try again later")
     return [[block for _ in range(spans) if (block := pool.allocate()) is not None] for _ in pool.windows]
 

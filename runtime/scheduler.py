@@ -113,6 +113,11 @@ class Scheduler:
             running = [s.handle for s in (*self._running, *self._paused)]
             return running, sum(not h.cancelled for h, _ in self._waiting)
 
+    @property
+    def pressed(self) -> bool:
+        """Sequences were preempted and wait for blocks: nobody else may take any."""
+        return bool(self._paused)
+
     def blocks(self) -> dict[str, int]:
         """Blocks of the KV pool: all, those that sequences hold, those that the prefix cache can find."""
         with self._change:

@@ -121,6 +121,9 @@ def test_vectors_are_transformers(model: tuple[Any, Bundle]) -> None:
             with pytest.raises(QueueFull):
                 embed(scheduler, pooling, random_ids(1, 90))
             scheduler.pool.release([block for block in held if block is not None])
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(QueueFull):
+                patch.setattr(Scheduler, "pressed", True)
+                embed(scheduler, pooling, [5])
             served = ServedModel("m", tokenizer, engine.context, 2, scheduler, partial(embed, scheduler, pooling))
             app = create_app({"m": served}, Settings())
             asyncio.run(over_http(app, "m", [random_ids(s, n) for s, n in ((1, 5), (2, 30), (3, 1))]))
