@@ -137,10 +137,11 @@ def test_kv_cache_is_updated_in_place(bundle: Bundle, simulated: Run) -> None:
     pools = [spec for spec in next(iter(bundle.manifest.entry_points.values())).inputs if "pool" in spec.name]
     assert len(pools) == 2
     row = 2 * pools[0].shape[-1]  # float16
+    q = 4 * bundle.manifest.parameters["model.layers.0.self_attn.q_proj.weight.dense"].shape[0]
     for account in simulated.accounts[1:]:
         assert sum(account.copies) < 8 * VOCABULARY + 4096
         appends = [launch for launch in account.launches if "rope_and_append" in launch.kernel]
-        assert sum(launch.store_requested for launch in appends) == 2 * 2 * row  # keys and values of two layers
+        assert sum(launch.store_requested for launch in appends) == 2 * (q + 2 * row)  # q, keys, values of two layers
 
 
 def test_bytes_per_token(bundle: Bundle, simulated: Run) -> None:
