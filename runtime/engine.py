@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ class Engine:
         self.context = program.context
         self.vocab_size = manifest.vocab_size
         self.length = 0
-        self._own_table = partial(own_table, program.kv_cache, self.context)
+        self.block_table = own_table(program.kv_cache, self.context)  # sent to the device at the first call
         self._device_tables = DeviceTables(program.device)
 
     def close(self) -> None:
@@ -96,7 +95,7 @@ class Engine:
     def _table(self, entry: str) -> Any:
         """The block table, on the device."""
         spec = self.program.bundle.manifest.entry_points[entry].inputs[-3]
-        return self._device_tables.on_device(entry, spec, None, self._own_table)
+        return self._device_tables.on_device(entry, spec, None, lambda: self.block_table)
 
     def _check(self, tokens: Sequence[int]) -> None:
         exported = self.program.bundle.manifest.context

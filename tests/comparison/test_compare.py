@@ -123,7 +123,7 @@ def test_permuted_rows_of_one_matrix(sharp: Bundle, native: Float32Model, tmp_pa
 
 def test_a_stale_kv_block(sharp: Bundle, native: Float32Model) -> None:
     def share_a_block(engine: Engine) -> None:
-        engine._table[0, 1] = engine._table[0, 0]
+        engine.block_table[0, 1] = engine.block_table[0, 0]
 
     assert compared(sharp, native, share_a_block).failures
 
