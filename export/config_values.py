@@ -40,6 +40,12 @@ def count(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
+def whole(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number from 0 to 2**31 - 1. Without a default the key must be there; null counts as absent."""
+    value = default if default is not None and config.get(key) is None else required(config, key)
+    return 0 if value == 0 and type(value) is int else count({key: value}, key)
+
+
 def layer_count(config: Mapping[str, Any], key: str = "num_hidden_layers") -> int:
     """The number of layers, refused where no model could have so many."""
     layers = count(config, key)

@@ -64,7 +64,8 @@ def _stored(tensor: Tensor, dtype: str) -> StoredWeight:
         *lead, rows, columns = tensor.shape  # stacked experts have a leading dimension
         parts = FORMATS[tensor.format].parts(rows, columns)
         specs = {
-            name: ((*lead, *shape), tensor.part_dtypes.get(name, dtype_name(d))) for name, (shape, d) in parts.items()
+            name: (tensor.part_shapes.get(name, (*lead, *shape)), tensor.part_dtypes.get(name, dtype_name(d)))
+            for name, (shape, d) in parts.items()
         }
         return StoredWeight(tensor.format, columns, specs, tensor.read, tensor.places)
     small = len(tensor.shape) < 2 or tensor.name.endswith(".bias")

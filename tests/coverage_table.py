@@ -62,6 +62,13 @@ MODELS = (
     "OLMoE (`olmoe`)",
     "MoE of Granite 3 (`granitemoe`)",
     "gpt-oss (`gpt_oss`)",
+    "MoE of Phi-3.5 (`phimoe`)",
+    "GLM-4.5, 4.6, 4.7 (`glm4_moe`)",
+    "ERNIE 4.5, with experts (`ernie4_5_moe`)",
+    "DeepSeek-V2 (`deepseek_v2`)",
+    "DeepSeek-V3, R1 (`deepseek_v3`)",
+    "MoE of Llama 4, text (`llama4_text`)",
+    "MoE of Gemma 4, text (`gemma4_text`)",
 )
 
 

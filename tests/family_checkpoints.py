@@ -105,6 +105,50 @@ GEMMA4_31B: dict[str, Any] = {
     "hidden_size_per_layer_input": 0,
 }
 OSS_ROPE = YARN | {"rope_theta": 150000.0, "truncate": False}
+# 26B-A4B in small: experts beside each layer's MLP.
+GEMMA4_A4B = GEMMA4_31B | {
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 3,
+    "moe_intermediate_size": 48,
+}
+PHI_LONG = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "long_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "short_mscale": 1.2,
+    "long_mscale": 1.3,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 10000.0,
+}
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 48,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "rope_parameters": YARN | {"mscale": 0.8, "mscale_all_dim": 0.6},
+}
+LLAMA4: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "intermediate_size": 48,
+    "intermediate_size_mlp": 160,
+    "num_local_experts": 8,
+    "moe_layers": [1, 2],
+    "no_rope_layers": [1, 0, 1],
+    "attention_chunk_size": 20,
+    "floor_scale": 16,
+    "rope_parameters": LLAMA3 | {"high_freq_factor": 1.0},
+}
 OLMO3_ROPE = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": YARN}
 # name -> the model's line in the coverage table, its model type, what differs from SHAPE
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -171,6 +215,31 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gpt_oss",
         {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rope_parameters": OSS_ROPE} | WINDOWS,
     ),
+    "phi moe": (
+        "MoE of Phi-3.5",
+        "phimoe",
+        {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True, "rope_parameters": PHI_LONG}
+        | {"router_jitter_noise": 0.2},
+    ),
+    "glm4 moe": (
+        "GLM-4.5",
+        "glm4_moe",
+        {"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+        | {"use_qk_norm": True, "attention_bias": True, "routed_scaling_factor": 1.5},
+    ),
+    "ernie moe": (
+        "ERNIE 4.5",
+        "ernie4_5_moe",
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 48, "use_bias": True},
+    ),
+    "deepseek 2": (
+        "DeepSeek-V2",
+        "deepseek_v2",
+        LATENT | {"topk_method": "group_limited_greedy", "q_lora_rank": None, "num_hidden_layers": 3},
+    ),
+    "deepseek 3": ("DeepSeek-V3", "deepseek_v3", LATENT),
+    "llama 4": ("MoE of Llama 4", "llama4_text", LLAMA4),
+    "gemma4 moe": ("MoE of Gemma 4", "gemma4_text", GEMMA4_A4B),
 }
 
 
@@ -187,6 +256,8 @@ def random_checkpoint(kind: str, changes: dict[str, Any], folder: Path, dtype: t
         for name, buffer in model.named_buffers():  # Gemma 4's factor of each layer
             if name.endswith("layer_scalar"):
                 buffer.copy_(0.5 + torch.rand_like(buffer))
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.15)
     model.to(dtype).save_pretrained(folder)
     Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0")).save(str(folder / "tokenizer.json"))
     if dtype != torch.float32:  # not cast back: a cast to bfloat16 would round the rotary frequencies too

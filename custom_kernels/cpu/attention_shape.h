@@ -16,8 +16,10 @@ struct Positions {
   int64_t low, high;
 };
 
+// window < 0: the positions of a chunk of -window.
 INLINE Positions seen_from(int64_t position, int64_t window) {
   if (position < 0) return {INT64_MAX, -1};
+  if (window < 0) return {position - position % window, position};
   return {window > 0 ? max(position - window + 1, 0) : 0, position};
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
-from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
 from .moe_int8_launches import FEW, few_rows, with_8_bit_activations
@@ -23,7 +23,7 @@ def _kernel(format: str, names: tuple[str, ...], types: OperandTypes) -> WeightK
     if format in DENSE:
         return WeightKernel(format, integer=False)
     dtypes = {name: dtype for name, (_, dtype) in zip(names, types, strict=False)}
-    return weight_kernel(format, dtypes) if format in FORMATS else None
+    return weight_kernel(format, dtypes) if format in FORMATS and not scaled_apart(names, types) else None
 
 
 def _row_tile(rows: int) -> int:

@@ -72,6 +72,12 @@ struct AttentionPlace {
   }
 };
 
+// The first position that a row sees. window < 0: that of its chunk of -window positions.
+DEVICE i32 first_seen(i32 position, i32 window) {
+  if (window < 0) return position - position % window;
+  return window > 0 ? larger(position - window + 1, 0) : 0;
+}
+
 template <class T, u32 DIMS>
 DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
                       const GLOBAL i32* positions, const GLOBAL f32* sinks, GLOBAL f32* out, GLOBAL f32* peaks,
@@ -88,7 +94,7 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
   UNROLL for (u32 i = 0; i < QUERIES; i++) {
     const i32 position = place.inside(i) ? positions[place.token(s, i)] : -1;
     last[i] = smaller(position, context - 1);
-    first[i] = s.window ? larger(position - (i32)s.window + 1, 0) : 0;
+    first[i] = first_seen(position, (i32)s.window);
     if (last[i] >= first[i]) {
       end = larger(end, last[i]);
       begin = smaller(begin, first[i]);

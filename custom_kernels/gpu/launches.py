@@ -126,7 +126,7 @@ def attention_launches(
     queries = tokens // sequences * (q_heads // kv_heads)
     workgroups = sequences * kv_heads * _ceil_div(queries, ATTENTION_QUERIES)
     if splits is None:
-        context = min(window, blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
+        context = min(abs(window), blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
         row_bytes = 2 * kv_heads * head_dim * BYTES[dtype]
         splits = attention_splits(workgroups, kv_heads, context, row_bytes)
     # A kernel without sinks reads nothing of what stands in their place.

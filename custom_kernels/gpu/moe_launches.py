@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
-from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, _ceil_div, _float_bits
@@ -66,7 +66,7 @@ def _experts(format: str, experts: int, columns: int, k: int, types: OperandType
     """The weights whose parts are the first of `types`; None where there is no kernel for them."""
     n = types[0][0][0] // experts
     names = part_names(format, n, columns)
-    if format in FORMATS:
+    if format in FORMATS and not scaled_apart(names, types):
         kernel = weight_name(FORMATS[format], tuple(dtype for _, dtype in types[1 : len(names)]))
     elif format in DENSE:
         kernel = format

@@ -6,8 +6,9 @@ sequences, T / S to each, in order.
 Heads may fill a multiple of the pool's width (layers of unequal heads share one pool): the pool is then taken as
 [layers / n, pool_rows, n * width], and `layer` counts in it.
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
-position i sees the positions p <= i, and with a window only those with i - p < window. A row at position -1 is padding:
-zeros. A sixth operand, sinks float32 [q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss).
+position i sees the positions p <= i, with a window > 0 only those with i - p < window, and with one < 0 only those of
+its chunk of -window positions (Llama 4). A row at position -1 is padding: zeros. A sixth operand, sinks float32
+[q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss).
 Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
 """
 
@@ -48,7 +49,9 @@ def reference(
     )
     i = positions.reshape(sequences, t // sequences, 1)
     p = jnp.arange(context, dtype=jnp.int32)
-    visible = (p <= i) & (i - p < window) if window else p <= i
+    visible = (p <= i) & (i - p < window) if window > 0 else p <= i
+    if window < 0:
+        visible &= p >= i // -window * -window
     queries = q.reshape(sequences, t // sequences, kv_heads, q_heads // kv_heads, head_dim)
     scores = jnp.einsum("srhgd,sphd->shgrp", queries, keys, precision=jax.lax.Precision.HIGHEST) * scale
     if softcap:

@@ -25,6 +25,7 @@ class Tensor:
         (scale and bias of affine formats).
     places: part name -> where its bytes lie in the checkpoint exactly as the bundle stores them; parts that must be
         converted are left out.
+    part_shapes: part name -> its shape, where it is not the format's own (nvfp4's global_scale of stacked experts).
     """
 
     name: str
@@ -33,6 +34,7 @@ class Tensor:
     read: Callable[[], dict[str, np.ndarray]]
     part_dtypes: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
+    part_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

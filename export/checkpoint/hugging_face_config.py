@@ -18,7 +18,9 @@ _OUTER_KEYS = (
     "quantization_config",
 )
 _TEXT_PREFIXES = (("language_model.", ""), ("model.language_model.", "model."))
-_OTHER_MODALITY = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower|embed_vision|embed_audio)\.")
+_OTHER_MODALITY = re.compile(
+    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|embed_audio)\."
+)
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")  # in files of early Llama models; follows from the configuration
 # EXAONE 3 as its makers published it: GPT-2's names.
 _EXAONE_KEYS = {

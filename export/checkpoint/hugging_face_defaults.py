@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .mixture_defaults import MIXTURE_DEFAULTS
+
 # model_type -> defaults
 DEFAULTS: dict[str, dict[str, Any]] = {
     "apertus": {
@@ -378,4 +380,5 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with what its model type takes for keys that are not there."""
-    return DEFAULTS.get(str(config.get("model_type")), {}) | config
+    kind = str(config.get("model_type"))
+    return DEFAULTS.get(kind, MIXTURE_DEFAULTS.get(kind, {})) | config

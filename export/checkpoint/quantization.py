@@ -146,19 +146,19 @@ def _mlx(block: Mapping[str, Any], path: Path, nested: bool) -> Read:
         codes = module.part("weight", ("U32",), (2, 3))
         scale = module.part("scales", ("U8",), (2, 3))
         if mode == "nvfp4":
-            return nvfp4_weight(module, codes, scale, _mlx_global_scale(module, codes.shape[:-2]))
+            experts = codes.shape[0] if len(codes.shape) == 3 and "global_scale" in module.parts else 1
+            return nvfp4_weight(module, codes, scale, _mlx_global_scale(module, experts), experts)
         return mx_weight(module, f"{module.name}.weight", codes, scale, bits)
 
     return read
 
 
-def _mlx_global_scale(module: Module, lead: tuple[int, ...]) -> Part:
+def _mlx_global_scale(module: Module, experts: int) -> Part:
     """MLX's optional nvfp4 global scale is the largest magnitude: w = fp4 * e4m3 * g / 2688 (6 * 448)."""
-    shape = (*lead, 1)
     if "global_scale" not in module.parts:
-        return constant(1.0, shape)
+        return constant(1.0, (1,))
     stored = module.part("global_scale", ("F32",), (0, 1, 2, 3))
-    return Part("f32", lambda: stored.float32().reshape(shape) / 2688)
+    return Part("f32", lambda: stored.float32().reshape(experts) / 2688)
 
 
 def _fp8(block: Mapping[str, Any], path: Path) -> Maker:

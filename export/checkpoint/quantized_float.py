@@ -47,8 +47,11 @@ def mx_weight(module: Module, name: str, codes: StoredTensor, scale: StoredTenso
     return weight(module, name, "mxfp4" if bits == 4 else "mxfp8", shape, parts)
 
 
-def nvfp4_weight(module: Module, codes: StoredTensor, scale: StoredTensor, global_scale: Part) -> Tensor:
-    """Packed E2M1 codes [..., N, bytes], E4M3 scales of 16 weights each, and the factor of both."""
+def nvfp4_weight(
+    module: Module, codes: StoredTensor, scale: StoredTensor, global_scale: Part, factors: int = 1
+) -> Tensor:
+    """Packed E2M1 codes [..., N, bytes], E4M3 scales of 16 weights each, and the factor of both, or one for each of
+    stacked experts (factors: how many)."""
     *lead, n, _ = codes.shape
     k = codes.place.nbytes // max(1, n * _product(lead)) * 2
     require_shape(module, scale, (*lead, n, k // 16))
@@ -57,7 +60,8 @@ def nvfp4_weight(module: Module, codes: StoredTensor, scale: StoredTensor, globa
         "scale": bits_of(scale, "i8", scale.shape),
         "global_scale": global_scale,
     }
-    return weight(module, f"{module.name}.weight", "nvfp4", (*lead, n, k), parts)
+    shapes = {"global_scale": (factors,)}
+    return weight(module, f"{module.name}.weight", "nvfp4", (*lead, n, k), parts, shapes)
 
 
 def _product(lead: Sequence[int]) -> int:

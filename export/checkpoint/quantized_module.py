@@ -77,9 +77,16 @@ def constant(value: float, shape: tuple[int, ...]) -> Part:
     return Part("f32", lambda: np.full(shape, value, np.float32))
 
 
-def weight(module: Module, name: str, format_name: str, shape: tuple[int, ...], parts: Mapping[str, Part]) -> Tensor:
+def weight(
+    module: Module,
+    name: str,
+    format_name: str,
+    shape: tuple[int, ...],
+    parts: Mapping[str, Part],
+    part_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Tensor:
     """The tensor `name` of a quantized module, shape [N, K] or [experts, N, K]; each part's size is checked when it is
-    read by reshaping it, and K here."""
+    read by reshaping it, and K here. part_shapes: see `Tensor`."""
     fmt = FORMATS.get(format_name)
     if fmt is None:
         raise module.fail(f"quantized as {format_name}, which is not supported; quantize it with another group size")
@@ -88,14 +95,15 @@ def weight(module: Module, name: str, format_name: str, shape: tuple[int, ...], 
         specs = fmt.parts(n, k)
     except ValueError as error:
         raise module.fail(f"{error}, so that this quantization of it is not supported") from None
-    lead = shape[:-2]
+    shapes = {p: (*shape[:-2], *specs[p][0]) for p in parts} | dict(part_shapes or {})
     return Tensor(
         name,
         shape,
         format_name,
-        lambda: {p: np.ascontiguousarray(part.read().reshape(lead + specs[p][0])) for p, part in parts.items()},
+        lambda: {p: np.ascontiguousarray(part.read().reshape(shapes[p])) for p, part in parts.items()},
         {p: part.dtype for p, part in parts.items()},
         {p: part.place for p, part in parts.items() if part.place is not None},
+        part_shapes or {},
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...errors import StrixhloError
 from .contents import Checkpoint
 from .gpt_oss_experts import split_gpt_oss_experts
+from .head_projections import split_head_projections
 from .hugging_face_config import normalized_config, normalized_name, renamed
 from .hugging_face_defaults import with_defaults
 from .pooling import directory_pooling
@@ -52,7 +53,7 @@ def open_safetensors(directory: Path) -> Checkpoint:
     tensors = assemble(stored.items(), maker)
     if config.get("model_type") == "gpt_oss":
         tensors = split_gpt_oss_experts(tensors)
-    tensors = stack_experts(tensors)
+    tensors = split_head_projections(stack_experts(tensors), config)
     if config.setdefault("tie_word_embeddings", "lm_head.weight" not in tensors):
         tensors.pop("lm_head.weight", None)  # some files store the embedding a second time
     return Checkpoint(

@@ -2,8 +2,8 @@
 
 `<layer>.mlp.experts.gate_proj.weight` [E * N, K] holds expert e's row n at row e * N + n. Checkpoints have one tensor
 an expert (`experts.0.gate_proj.weight`), stacks with a dimension of experts (MLX: `switch_mlp`), or a stack in which
-each expert's gate rows come before its up rows (transformers 5: `experts.gate_up_proj`; Granite: `input_linear`).
-gpt-oss's are in gpt_oss_experts.py.
+each expert's gate rows come before its up rows (transformers 5: `experts.gate_up_proj`; Granite: `input_linear`), or
+such stacks with rows and columns exchanged (Llama 4: `feed_forward.experts`). gpt-oss's are in gpt_oss_experts.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from ...errors import StrixhloError
 from .contents import Tensor
 
 _ONE = re.compile(r"(.+\.experts)\.(0|[1-9]\d{0,5})\.(\w+\.weight)")
-_STACK = re.compile(r"(.+\.)(?:switch_mlp|experts)\.(gate_proj|up_proj|down_proj|gate_up_proj)(?:\.weight)?")
+_STACK = re.compile(
+    r"(.+\.)(?:switch_mlp|experts\.switch_glu|experts)\.(gate_proj|up_proj|down_proj|gate_up_proj)(\.weight)?"
+)
+GLOBAL = "global_scale"  # of nvfp4: the one part that is not rows of the others'; a stack has one for each expert
 # Mixtral's and Granite's names of the layer's parts.
 _RENAMED = (
     (".block_sparse_moe.input_linear.", ".mlp.experts.gate_up_proj."),
@@ -49,6 +52,8 @@ def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if one:
             experts.setdefault(f"{one[1]}.{one[3]}", {})[int(one[2])] = tensor
         elif stack and len(tensor.shape) == 3 and not (stack[2] == "gate_up_proj" and tensor.format in FORMATS):
+            if stack[1].endswith(".feed_forward.") and not stack[3]:
+                tensor = _exchanged(tensor)
             for flat in _flat(tensor, f"{stack[1]}experts.", stack[2]):
                 stacked[flat.name] = flat
         else:
@@ -67,8 +72,7 @@ def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
     """A stack [E, N, K] as [E * N, K]; of gate and up together, as two."""
     experts, n, k = tensor.shape
     if leaf != "gate_up_proj":
-        read = _reshaped(tensor.read)
-        return [replace(tensor, name=f"{prefix}{leaf}.weight", shape=(experts * n, k), read=read)]
+        return [flat_stack(tensor, f"{prefix}{leaf}.weight")]
     if n % 2:
         raise StrixhloError(f"{tensor.name}: gate and up in one tensor of {n} rows; download the model again")
 
@@ -86,8 +90,27 @@ def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
     ]
 
 
-def _reshaped(read: Callable[[], dict[str, np.ndarray]]) -> Callable[[], dict[str, np.ndarray]]:
-    return lambda: {name: part.reshape(-1, *part.shape[2:]) for name, part in read().items()}
+def flat_stack(tensor: Tensor, name: str) -> Tensor:
+    """A stack [E, N, K] of any format as [E * N, K], under this name."""
+    experts, n, k = tensor.shape
+
+    def read() -> dict[str, np.ndarray]:
+        parts = tensor.read().items()
+        return {p: part.reshape(-1, *part.shape[2:]) if p != GLOBAL else part for p, part in parts}
+
+    return replace(tensor, name=name, shape=(experts * n, k), read=read)
+
+
+def _exchanged(tensor: Tensor) -> Tensor:
+    """A stack [E, K, N] that is not quantized, as [E, N, K]."""
+    if tensor.format in FORMATS:
+        raise StrixhloError(f"{tensor.name}: quantized experts of this layout are not supported; use another packing")
+    experts, k, n = tensor.shape
+
+    def read() -> dict[str, np.ndarray]:
+        return {name: part.swapaxes(1, 2) for name, part in tensor.read().items()}
+
+    return replace(tensor, shape=(experts, n, k), read=read, places={})
 
 
 def _joined(name: str, members: list[Tensor]) -> Tensor:
@@ -100,16 +123,19 @@ def _joined(name: str, members: list[Tensor]) -> Tensor:
                 f" experts must be alike (expert {e})"
             )
     (n, k), count = first.shape, len(members)
-    if first.format in FORMATS:
-        fmt = FORMATS[first.format]
+    format = "fp8_channel" if first.format == "fp8_tensor" else first.format  # a scale an expert: one for each row
+    if format in FORMATS:
+        fmt = FORMATS[format]
         one, all_parts = fmt.parts(n, k), fmt.parts(count * n, k)
-        if any(all_parts[p][0] != (count * shape[0], *shape[1:]) for p, (shape, _) in one.items()):
-            raise StrixhloError(
-                f"{name}: experts of {n}x{k} in {first.format} cannot be stacked; that is not supported"
-            )
+        stacked = (all_parts[p][0] == (count * shape[0], *shape[1:]) for p, (shape, _) in one.items() if p != GLOBAL)
+        if not all(stacked):
+            raise StrixhloError(f"{name}: experts of {n}x{k} in {format} cannot be stacked; that is not supported")
 
     def read() -> dict[str, np.ndarray]:
         parts = [tensor.read() for tensor in members]
+        if format != first.format:
+            parts = [part | {"scale": np.repeat(part["scale"], n, axis=0)} for part in parts]
         return {p: np.concatenate([part[p] for part in parts]) for p in parts[0]}
 
-    return Tensor(name, (count * n, k), first.format, read, first.part_dtypes)
+    shapes = {GLOBAL: (count,)} if format == "nvfp4" else {}
+    return Tensor(name, (count * n, k), format, read, first.part_dtypes, part_shapes=shapes)

@@ -21,7 +21,8 @@ from .weights import Weights
 class Attention:
     """What one layer's attention computes; names are relative to the layer.
 
-    rope: None in layers without positions. window: positions that a row sees, itself included (0: all).
+    rope: None in layers without positions. window: positions that a row sees, itself included (0: all; below 0: those
+    of its chunk of -window positions).
     query_scale: a factor on q that depends on the position.
     softcap: scores become softcap * tanh(scores / softcap) (0: not).
     sinks: a learned score of each head joins its softmax and takes its share of nothing (the tensor `sinks`).

@@ -27,6 +27,7 @@ class Cache:
     positions: jax.Array
     block_size: int = field(metadata={"static": True})
     places: tuple[tuple[int, int], ...] | None = field(default=None, metadata={"static": True})
+    keys_before: jax.Array | None = None  # of `attend_keys` in the layer before
 
     def group(self, layer: int) -> tuple[jax.Array, int]:
         """Block table [sequences, blocks] of a layer's group, and the layer's number in the pools."""
@@ -89,6 +90,31 @@ class Cache:
         rows = [x.reshape(t, -1) for x in (q, k, v)]
         q, cache = self.append(rows, heads=heads, kv_heads=kv_heads, layer=layer)
         return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
+
+    def attend_keys(self, q: jax.Array, keys: jax.Array, *, layer: int, scale: float) -> tuple[jax.Array, Cache]:
+        """Append keys float32 [T, head_dim] to a layer, then attend with q float32 [T, heads, head_dim] to one key head
+        whose values are its keys. Returns float32 [T, heads, head_dim] and the new cache.
+
+        Layers 2 n and 2 n + 1 are the n-th of k_pool and of v_pool. Both pools are written at once: the first of the
+        two layers writes its keys to both, the second writes its own beside them.
+        """
+        first = keys if layer % 2 == 0 else self.keys_before
+        assert first is not None
+        heads = q.shape[1]
+        q, cache = self.append((q.reshape(len(q), -1), first, keys), heads=heads, kv_heads=1, layer=layer // 2)
+        pool = cache.k_pool if layer % 2 == 0 else cache.v_pool
+        mixed = attention(
+            q,
+            pool,
+            pool,
+            self.block_table,
+            self.positions,
+            layer=layer // 2,
+            kv_heads=1,
+            block_size=self.block_size,
+            scale=scale,
+        )
+        return mixed, replace(cache, keys_before=keys)
 
     def read(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,8 @@ from .linear import embedding, linear
 from .norm import Norm
 from .probe import probe
 from .weights import Weights
+
+_LAYER = re.compile(r"model\.layers\.(\d{1,6})\.")
 
 
 class FeedForward(Protocol):
@@ -32,6 +35,7 @@ class Decoder:
 
     attention, mlp: one a layer. embedding_scale and residual_scale are factors; logits are multiplied by logit_scale,
     then capped as logit_softcap * tanh(logits / logit_softcap) (0: not). head_bias: lm_head has a bias.
+    further_layers: a checkpoint may have layers after the last, which predict tokens after the next; nobody runs them.
     """
 
     hidden: int
@@ -44,6 +48,8 @@ class Decoder:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    head_bias: bool = False
+    further_layers: bool = False
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
 
     @property
@@ -64,11 +70,12 @@ class Decoder:
     @property
     def windows(self) -> tuple[int, ...]:
         """Of each layer, the positions behind which its keys and values may be dropped (0: none)."""
-        return tuple(a.window for a in self.attention)
+        return tuple(abs(a.window) for a in self.attention)
 
-    def unused(self, name: str) -> bool:  # noqa: ARG002  (families override it)
+    def unused(self, name: str) -> bool:
         """Whether a tensor that `shapes` does not name may be in a checkpoint all the same."""
-        return False
+        number = _LAYER.match(name)
+        return self.further_layers and number is not None and int(number[1]) >= self.layers
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor that a checkpoint must hold."""
@@ -82,6 +89,8 @@ class Decoder:
         yield from self.norm.shapes("model.norm", self.hidden)
         if not self.tied:
             yield "lm_head.weight", (self.vocab_size, self.hidden)
+        if self.head_bias:
+            yield "lm_head.bias", (self.vocab_size,)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Weights that are computed at export: the rotary tables."""
@@ -108,6 +117,8 @@ class Decoder:
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:
         """float32 [T, hidden] -> float32 [T, vocabulary]."""
         logits = linear(hidden, w["model.embed_tokens.weight" if self.tied else "lm_head.weight"])
+        if self.head_bias:
+            logits = logits + w["lm_head.bias"].dense
         if self.logit_scale != 1:
             logits = logits * self.logit_scale
         return jnp.tanh(logits / self.logit_softcap) * self.logit_softcap if self.logit_softcap else logits

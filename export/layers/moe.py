@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from ...custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
-from ...custom_kernels.ops.moe_route import moe_route
+from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from .linear import linear, projection, projection_shapes
 from .mlp import Mlp
@@ -19,10 +19,12 @@ from .weights import Weights
 class Experts:
     """Each token goes to `k` of the experts, and the results are added, weighted.
 
-    scoring, normalize: see `moe_route`. activation, limit: see `moe_gate_up`. bias: each expert's matrices have one,
-    [experts, N] together. router: the name of its linear layer, which may have a bias. shared: an MLP that every token
-    goes through as well, times sigmoid of the linear layer `shared_gate`. The experts' weights are stacked: expert e's
-    row n of a matrix [N, K] is row e * N + n of the tensor.
+    scoring, normalize, scale, groups, group_k, group_top: see `moe_route`. correction: the tensor, of shape
+    [*correction_lead, experts], that is added to the scores for the choice ("": none). activation, limit: see
+    `moe_gate_up`. bias: each expert's matrices have one, [experts, N] together. router: the name of its linear layer,
+    which may have a bias. shared: an MLP that every token goes through as well, times sigmoid of the linear layer
+    `shared_gate` ("": as it is). The experts' weights are stacked: expert e's row n of a matrix [N, K] is row e * N + n
+    of the tensor.
     """
 
     hidden: int
@@ -31,6 +33,12 @@ class Experts:
     k: int
     scoring: str = "softmax"
     normalize: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    group_k: int = 1
+    group_top: int = 2
+    correction: str = ""
+    correction_lead: tuple[int, ...] = ()
     activation: str = "silu"
     limit: float = 0.0
     bias: bool = False
@@ -44,43 +52,56 @@ class Experts:
         """Name and shape of its tensors; prefix: "model.layers.0."."""
         p = f"{prefix}{self.module}."
         yield from projection_shapes(p + self.router, self.experts, self.hidden, self.router_bias)
+        if self.correction:
+            yield p + self.correction, (*self.correction_lead, self.experts)
+        yield from self.expert_shapes(p)
+        if self.shared:
+            yield from self.shared.shapes(prefix)
+            if self.shared_gate:
+                yield from projection_shapes(p + self.shared_gate, 1, self.hidden)
+
+    def expert_shapes(self, p: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Of the experts alone; p: "model.layers.0.mlp."."""
         sizes = {"gate_proj": (self.intermediate, self.hidden), "up_proj": (self.intermediate, self.hidden)}
         for name, (rows, columns) in (sizes | {"down_proj": (self.hidden, self.intermediate)}).items():
             yield from projection_shapes(f"{p}experts.{name}", self.experts * rows, columns)
             if self.bias:
                 yield f"{p}experts.{name}.bias", (self.experts, rows)
-        if self.shared:
-            yield from self.shared.shapes(prefix)
-            yield from projection_shapes(p + self.shared_gate, 1, self.hidden)
 
     def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
         """x float32 [T, hidden] -> float32 [T, hidden]; positions int32 [T]: -1 for rows that go to no expert."""
         assert positions is not None
         p = f"{prefix}{self.module}."
-        gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
-        if gate.format != up.format:
-            raise StrixhloError(f"{p}experts: gate_proj is {gate.format} and up_proj {up.format}; they must be alike")
-        routing = moe_route(
+        mixed = self.mix(w, p, x, self.route(w, p, x, positions))
+        if not self.shared:
+            return mixed
+        shared = self.shared(w, prefix, x)
+        if self.shared_gate:
+            shared = jax.nn.sigmoid(linear(x, w[f"{p}{self.shared_gate}.weight"])) * shared
+        return mixed + shared
+
+    def route(self, w: Weights, p: str, x: jax.Array, positions: jax.Array) -> Routing:
+        """Which experts x float32 [T, hidden] goes to; p: "model.layers.0.mlp."."""
+        return moe_route(
             projection(x, w, p + self.router, self.router_bias),
             positions,
+            w[p + self.correction].dense.reshape(-1) if self.correction else None,
             k=self.k,
             scoring=self.scoring,
             normalize=self.normalize,
+            scale=self.scale,
+            groups=self.groups,
+            group_k=self.group_k,
+            group_top=self.group_top,
         )
+
+    def mix(self, w: Weights, p: str, x: jax.Array, routing: Routing) -> jax.Array:
+        """x float32 [T, hidden] through its experts, and their weighted sum."""
+        gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
+        if gate.format != up.format:
+            raise StrixhloError(f"{p}experts: gate_proj is {gate.format} and up_proj {up.format}; they must be alike")
         names = ("gate_proj", "up_proj", "down_proj") if self.bias else ()
         biases = [w[f"{p}experts.{name}.bias"].dense for name in names]
-        h = moe_gate_up(
-            x,
-            routing,
-            gate.parts,
-            up.parts,
-            biases[:2],
-            format=gate.format,
-            activation=self.activation,
-            limit=self.limit,
-        )
-        mixed = moe_down(h, routing, down.parts, biases[2:], format=down.format)
-        if not self.shared:
-            return mixed
-        share = jax.nn.sigmoid(linear(x, w[f"{p}{self.shared_gate}.weight"]))
-        return mixed + share * self.shared(w, prefix, x)
+        parts = (gate.parts, up.parts, biases[:2])
+        h = moe_gate_up(x, routing, *parts, format=gate.format, activation=self.activation, limit=self.limit)
+        return moe_down(h, routing, down.parts, biases[2:], format=down.format)

@@ -47,7 +47,7 @@ class Rope:
     def angles(self, context: int) -> np.ndarray:
         """The `rope_table` of this embedding."""
         inverse = inverse_frequencies(self.dims, self.base, self.scaling, context)
-        return rope_table(inverse, context, self.scaling.magnitude)
+        return rope_table(inverse, context, self.scaling.magnitude_in(context))
 
     def __call__(self, x: jax.Array, w: Weights, positions: jax.Array) -> jax.Array:
         """x float32 [T, heads, head_dim] rotated to `positions` int32 [T]."""

@@ -38,6 +38,7 @@ class RopeScaling:
     high: float = 4.0  # llama3: high_freq_factor; yarn: beta_fast
     truncate: bool = True
     magnitude: float = 1.0
+    long_magnitude: float = 0.0  # longrope: for contexts above the original one, where it is another (0: it is not)
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
     rotated: float = 1.0  # proportional: the fraction of each head whose frequencies are not 0
@@ -84,12 +85,18 @@ class RopeScaling:
             return np.where(rotated, inverse / np.float32(self.factor), np.float32(0)).astype(np.float32)
         return inverse
 
+    def magnitude_in(self, context: int) -> float:
+        """The factor of cosines and sines. context: positions of the bundle."""
+        return self.long_magnitude if self.long_magnitude and context > self.original_context else self.magnitude
+
     def _ramped(self, inverse: np.ndarray, kept: np.ndarray) -> np.ndarray:
         return ((1 - kept) * (inverse / np.float32(self.factor)) + kept * inverse).astype(np.float32)
 
     def _llama3_kept(self, inverse: np.ndarray) -> np.ndarray:
         """Llama 3.1: how much of a frequency is kept: 0 for low ones, 1 for high ones, a linear ramp between."""
         turns = self.original_context / (2 * math.pi / inverse)
+        if self.low == self.high:  # Llama 4
+            return (turns > self.high).astype(np.float32)
         return np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0).astype(np.float32)
 
     def _yarn_kept(self, pairs: int, base: float) -> np.ndarray:
@@ -118,8 +125,8 @@ class RopeScaling:
 
 def _llama3(block: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling:
     low, high = positive(block, "low_freq_factor"), positive(block, "high_freq_factor")
-    if low >= high:
-        raise wrong("high_freq_factor", high, f"above low_freq_factor = {low}")
+    if low > high:
+        raise wrong("high_freq_factor", high, f"at least low_freq_factor = {low}")
     return RopeScaling("llama3", positive(block, "factor"), _original_context(block, config), low, high)
 
 

@@ -17,21 +17,26 @@ from ..layers.weights import Weights
 from . import (
     apertus,
     cohere,
+    deepseek,
+    ernie4_5_moe,
     exaone,
     exaone4,
     gemma2,
     gemma3,
     gemma4,
     glm,
+    glm4_moe,
     gpt_oss,
     granite,
     internlm3,
     llama,
+    llama4,
     mistral,
     mixtral,
     olmo2,
     olmoe,
     phi3,
+    phimoe,
     qwen2,
     qwen3,
     qwen_moe,
@@ -67,6 +72,9 @@ FAMILIES: dict[str, Callable[[Config], Model]] = {
     "apertus": apertus.model,
     "cohere": cohere.model,
     "cohere2": cohere.cohere2,
+    "deepseek_v2": deepseek.v2,
+    "deepseek_v3": deepseek.v3,
+    "ernie4_5_moe": ernie4_5_moe.model,
     "exaone": exaone.model,
     "exaone4": exaone4.model,
     "gemma2": gemma2.model,
@@ -74,12 +82,14 @@ FAMILIES: dict[str, Callable[[Config], Model]] = {
     "gemma4_text": gemma4.model,
     "glm": glm.model,
     "glm4": glm.glm4,
+    "glm4_moe": glm4_moe.model,
     "gpt_oss": gpt_oss.model,
     "granite": granite.model,
     "granitemoehybrid": granite.granite4,
     "granitemoe": granite.granitemoe,
     "internlm3": internlm3.model,
     "llama": llama.model,
+    "llama4_text": llama4.model,
     "ministral": mistral.model,
     "ministral3": mistral.ministral3,
     "mistral": mistral.model,
@@ -88,6 +98,7 @@ FAMILIES: dict[str, Callable[[Config], Model]] = {
     "olmo3": olmo2.olmo3,
     "olmoe": olmoe.model,
     "phi3": phi3.model,
+    "phimoe": phimoe.model,
     "qwen2": qwen2.model,
     "qwen2_moe": qwen_moe.qwen2_moe,
     "qwen3": qwen3.model,
@@ -97,11 +108,19 @@ FAMILIES: dict[str, Callable[[Config], Model]] = {
     "starcoder2": starcoder2.model,
 }
 
+# Known, and what they need that is not there.
+LACKING = {
+    name: "its gated delta layers (linear attention) are not implemented"
+    for name in ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
+}
+
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
     """The family's model for a Hugging Face config; StrixhloError that names an unknown one, or a key that it does not
     honour."""
     kind = required(config, "model_type")
+    if isinstance(kind, str) and kind in LACKING:
+        raise StrixhloError(f"model type {shown(kind)} is not supported: {LACKING[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = get_close_matches(str(kind), FAMILIES, 1, 0.0)[0]
         supported = ", ".join(sorted(FAMILIES))

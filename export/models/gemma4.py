@@ -1,5 +1,5 @@
-"""Gemma 4, text, dense: layers of two head sizes, late layers that read the keys and values of earlier ones, an
-embedding of each token for each layer (as in Gemma 3n), no scale of the scores."""
+"""Gemma 4, text: layers of two head sizes, late layers that read the keys and values of earlier ones, an embedding of
+each token for each layer (as in Gemma 3n), experts beside the MLP, no scale of the scores."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ..layers.probe import probe
 from ..layers.weights import Weights
 from .gemma3 import NORMS
 from .gemma4_attention import Gemma4Attention, attention_layers
+from .gemma4_experts import Gemma4Experts, gemma4_experts
 from .pre_norm import FULL, SLIDING
 
 PER_LAYER = "model.per_layer_model_projection", "model.embed_tokens_per_layer.weight", "model.per_layer_projection_norm"
@@ -28,11 +29,12 @@ PER_LAYER = "model.per_layer_model_projection", "model.embed_tokens_per_layer.we
 @dataclass(frozen=True)
 class Gemma4(Decoder):
     """places: of each layer's keys and values in the pools, in rows of its own width. per_layer: values of a token for
-    each layer (0: none)."""
+    each layer (0: none). experts: beside each layer's MLP."""
 
     places: tuple[int, ...] = ()
     per_layer: int = 0
     activation: str = "gelu_pytorch_tanh"
+    experts: Gemma4Experts | None = None
 
     @property
     def pool(self) -> tuple[int, int]:
@@ -50,6 +52,8 @@ class Gemma4(Decoder):
         for i in range(self.layers):
             p = f"model.layers.{i}."
             yield f"{p}layer_scalar", (1,)
+            if self.experts:
+                yield from self.experts.shapes(p)
             if self.per_layer:
                 yield from projection_shapes(f"{p}per_layer_input_gate", self.per_layer, self.hidden)
                 yield from projection_shapes(f"{p}per_layer_projection", self.hidden, self.per_layer)
@@ -82,7 +86,10 @@ class Gemma4(Decoder):
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
         mixed, cache = self.attention[i](w, p, self.norm(x, w, before_attention), cache, self.places[i])
         x = probe(x + self.norm(mixed, w, after_attention), f"layers.{i}.attention")
-        return x + self.norm(self.mlp[i](w, p, self.norm(x, w, before_mlp)), w, after_mlp), cache
+        mixed = self.mlp[i](w, p, self.norm(x, w, before_mlp))
+        if self.experts:
+            mixed = self.experts.beside(w, p, x, mixed, cache.positions)
+        return x + self.norm(mixed, w, after_mlp), cache
 
     def _inputs(self, w: Weights, tokens: jax.Array, x: jax.Array) -> jax.Array:
         """What each layer is given of each token: from its embedding for all layers, and from x; [T, layers, n]."""
@@ -125,11 +132,10 @@ def model(config: Config) -> Gemma4:
         {
             "quantization_config": (None,),
             "use_bidirectional_attention": (None, False, "vision"),  # of text it sees the past only
-            "enable_moe_block": (False, None),
             "attn_logit_softcapping": (None,),
         },
     )
-    config.unused("hidden_act", "num_experts", "top_k_experts", "moe_intermediate_size")  # there are no experts
+    config.unused("hidden_act", "num_experts", "top_k_experts", "moe_intermediate_size")  # unless they are read below
     hidden, layers = count(config, "hidden_size"), layer_count(config)
     default = [FULL if (i + 1) % 6 == 0 or i == layers - 1 else SLIDING for i in range(layers)]
     kinds = layer_types(config, layers, default, (SLIDING, FULL))
@@ -156,4 +162,5 @@ def model(config: Config) -> Gemma4:
         places=pool_places(list(attention))[0],
         per_layer=per_layer,
         activation=act,
+        experts=gemma4_experts(config, hidden, norm, act) if flag(config, "enable_moe_block", False) else None,
     )

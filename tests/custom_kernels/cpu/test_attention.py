@@ -47,6 +47,8 @@ CASES = {
     "three chunks": Case(((5, 6, 7, -1), (90, 91, 92, 93), (0, -1, -1, -1))),
     "window": Case((tuple(range(60, 80)),), window=24),
     "window of one": Case(((0, 1, 2, 33),), window=1),
+    "chunks": Case((tuple(range(30, 50)), tuple(range(5, 25))), window=-20),
+    "chunks decode": Case(((300,), (19,), (20,)), window=-20),
     "window decode": Case(((300,), (10,), (31,)), window=32),
     "softcap": Case((tuple(range(20)), tuple(range(50, 70))), softcap=5.0, spread=4.0),
     "peaked": Case(((100, 101), (7, 8)), spread=60.0),
@@ -96,7 +98,10 @@ class Attention:
         return {p for i in self.case.positions[s] for p in self.visible(i)}
 
     def visible(self, i: int) -> range:
-        return range(max(0, i - self.case.window + 1) if self.case.window else 0, i + 1)
+        window = self.case.window
+        if window < 0:
+            return range(i // -window * -window, i + 1)
+        return range(max(0, i - window + 1) if window else 0, i + 1)
 
     def row(self, s: int, p: int) -> int:
         return int(self.table[s, p // self.case.block_size]) * self.case.block_size + p % self.case.block_size

@@ -14,11 +14,11 @@ from strixhlo.bisection.judgement import rounded
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
-from strixhlo.custom_kernels.ops.moe_matmul import part_names
+from strixhlo.custom_kernels.ops.moe_matmul import part_names, scaled_apart
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
-KERNEL_FORMATS = [*GGUF_FORMATS, "mxfp4", "mxfp8", "nvfp4", "affine4_g32"]
+KERNEL_FORMATS = [*GGUF_FORMATS, "mxfp4", "mxfp8", "nvfp4", "fp8_channel", "affine4_g32"]
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int8": "i8"}
 
 
@@ -145,11 +145,27 @@ def test_activations_and_crowded_experts(kernels: ctypes.CDLL, activation: str, 
     assert np.linalg.norm(y - want) < 2e-5 * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("format", ["f16", "q4_1"])
+def with_scales_of_experts(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """An nvfp4 problem whose experts have a global scale each."""
+    for weight in ("gate", "up", "down"):
+        factors = np.linspace(0.5, 2.0, 8, dtype=np.float32)
+        v[f"{weight}.global_scale"] = v[f"{weight}.global_scale"] * factors
+        v[f"{weight}_values"] *= factors[:, None, None]
+    return v
+
+
+def test_a_global_scale_for_each_expert_has_no_kernel() -> None:
+    assert scaled_apart(("codes", "scale", "global_scale"), [((8, 4), "i8"), ((8, 2), "i8"), ((8,), "f32")])
+    assert not scaled_apart(("codes", "scale", "global_scale"), [((8, 4), "i8"), ((8, 2), "i8"), ((1,), "f32")])
+
+
+@pytest.mark.parametrize("format", ["f16", "q4_1", "nvfp4", "nvfp4, a scale an expert"])
 def test_references_of_the_matmuls(format: str) -> None:
     from strixhlo.custom_kernels.ops.moe_matmul import reference_down, reference_gate_up
 
-    v = problem(format, 5, True)
+    v = problem(format.split(",")[0], 5, True)
+    if "," in format:
+        format, v = "nvfp4", with_scales_of_experts(v)
     names = part_names(format, *v["gate_values"].shape[1:])
     routed = [v[n] for n in ("expert", "order", "offsets", "tiles")]
     gate, up, down = ([v[f"{w}.{n}"] for n in names] for w in ("gate", "up", "down"))

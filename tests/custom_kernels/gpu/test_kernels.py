@@ -162,6 +162,8 @@ ATTENTION = {
     "decode, fp8, split window": ("fp8", 256, 2, 1, DECODE, 40, 0.0, 2),
     "chunk, fp8, wide heads": ("fp8", 256, 2, 1, CHUNK, 0, 0.0, 1),
     "chunk, window": ("f32", 96, 3, 1, CHUNK, 4, 30.0, 1),
+    "chunk, in chunks of 30": ("f16", 64, 3, 1, [[55 + i for i in range(10)], [*range(8), -1, -1]], -30, 0.0, 1),
+    "decode, in chunks of 40": ("f16", 64, 3, 1, DECODE, -40, 0.0, 1),
     "chunk, wide heads": ("f32", 256, 2, 1, CHUNK, 0, 0.0, 1),
     "chunk, split": ("f32", 256, 4, 2, CHUNK, 0, 0.0, 2),
 }
@@ -214,7 +216,8 @@ def test_attention(run_launches, case):
     shape = (2, pool_blocks * BLOCK_SIZE, kv_heads * head_dim)
     pools = [np.full(shape, np.nan, POOL_TYPES[dtype]) for _ in range(2)]  # what no row sees may hold anything
     for s, rows in enumerate(position_rows):
-        seen = {p for i in rows for p in range(max(0, i - window + 1) if window else 0, i + 1)}
+        first = [i // -window * -window if window < 0 else max(0, i - window + 1) if window else 0 for i in rows]
+        seen = {p for i, start in zip(rows, first, strict=True) for p in range(start, i + 1)}
         for p in seen:
             at = table[s, p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
             for pool in pools:

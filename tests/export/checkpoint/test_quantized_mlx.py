@@ -9,13 +9,13 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx_lm.utils as mlx_lm
 import numpy as np
 import pytest
-from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of, with_tokenizer
+from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of
 from compiled_checkpoints import CompiledOnce, T
 from coverage_table import covers
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten
+from mlx_models import in_float32, logits, quantized
 
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
@@ -53,19 +53,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     }
 
 
-def quantized(plain: Path, folder: Path, *, overrides: dict[str, Any] | None = None, **settings: Any) -> nn.Module:
-    """What mlx_lm.convert does after it has loaded a model: quantize it, save it. The model comes back."""
-    model, config = mlx_lm.load_model(plain)
-    chosen = (lambda path, _: (overrides or {}).get(path, True)) if overrides else None
-    arguments = {"group_size": None, "bits": None, **settings}
-    model, config = mlx_lm.quantize_model(model, config, **arguments, quant_predicate=chosen)
-    folder.mkdir()
-    mlx_lm.save_model(folder, model)
-    mlx_lm.save_config(config, folder / "config.json")
-    with_tokenizer(folder)
-    return model
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_weights_and_logits(models: dict[bool, Path], tmp_path: Path, case: str) -> None:
     settings, name = CASES[case]
@@ -89,9 +76,7 @@ def test_weights_and_logits(models: dict[bool, Path], tmp_path: Path, case: str)
                 dtype=mx.float32,
             )
             np.testing.assert_allclose(ours[f"{path}.weight"], np.array(theirs), rtol=0, atol=1e-6)
-    model.update(tree_map(lambda a: a.astype(mx.float32) if a.dtype == mx.bfloat16 else a, model.parameters()))
-    theirs = np.array(model(mx.array(IDS)[None]).astype(mx.float32))[0]
-    assert distance(logits_of(tmp_path / "mlx"), theirs) < 1e-4
+    assert distance(logits_of(tmp_path / "mlx"), logits(in_float32(model), IDS)) < 1e-4
 
 
 def test_settings_that_do_not_exist_are_named(models: dict[bool, Path], tmp_path: Path) -> None:
@@ -119,11 +104,8 @@ def test_compiled_for_the_cpu(models: dict[bool, Path], tmp_path: Path, compiled
     settings, _ = CASES[case]
     if case == "mixed":
         settings = {"bits": 4, "group_size": 64, "overrides": MIXED | MODES}
-    model = quantized(models[case in TIED], tmp_path / "mlx", **settings)
-    model.update(tree_map(lambda a: a.astype(mx.float32) if a.dtype == mx.bfloat16 else a, model.parameters()))
-    bundle = compiled_once.hold(
-        tmp_path / "mlx", tmp_path / "bundle", lambda ids: np.array(model(mx.array(ids)[None]).astype(mx.float32))[0]
-    )
+    model = in_float32(quantized(models[case in TIED], tmp_path / "mlx", **settings))
+    bundle = compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
     if case == "mixed":
         formats = {"affine4_g64", "affine6_g32", "mxfp4", "mxfp8", "nvfp4", "f32"}
         assert bundle.manifest.weight_formats.keys() >= formats

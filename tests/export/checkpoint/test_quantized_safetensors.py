@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_logits import IDS, distance, logits_of, random_llama, save, weights_of
+from checkpoint_logits import IDS, VOCAB, distance, logits_of, random_llama, save, weights_of
 from compiled_checkpoints import CompiledOnce
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from coverage_table import covers
+from family_checkpoints import logits, random_checkpoint
 from safetensors.torch import load_file, save_file
 
 from strixhlo.errors import StrixhloError
@@ -297,6 +298,24 @@ def test_modelopt_in_a_file_of_its_own(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "model" / "hf_quant_config.json").write_text(json.dumps(block))
     tensors = open_checkpoint(str(tmp_path / "model")).tensors
     assert tensors["model.layers.1.mlp.up_proj.weight"].format == "nvfp4"
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["fp8 of a tensor", "fp8 of blocks", "ct fp8 of rows", "ct int4", "ct nvfp4", "modelopt fp8", "modelopt nvfp4"],
+)
+def test_experts(tmp_path: Path, case: str) -> None:
+    """One tensor an expert, with scales of its own: their stack computes what transformers does with these weights."""
+    config, quantize, name = CASES[case]
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": VOCAB}
+    model = random_checkpoint("olmoe", {"num_experts": 8, "num_experts_per_tok": 3} | sizes, tmp_path / "plain")
+    theirs = write(tmp_path / "plain", tmp_path / "model", config, quantize)
+    tensors = open_checkpoint(str(tmp_path / "model")).tensors
+    stacked = {"fp8_tensor": "fp8_channel"}.get(name, name)
+    assert {t.format for n, t in tensors.items() if ".experts." in n} == {stacked}
+    save_file(theirs, tmp_path / "plain" / "model.safetensors", {"format": "pt"})
+    model = type(model).from_pretrained(tmp_path / "plain", dtype=torch.float32, attn_implementation="eager")
+    assert distance(logits_of(tmp_path / "model"), logits(model.eval(), IDS.tolist())) < 1e-4
 
 
 def test_experts_of_gpt_oss(plain: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ INERT |= {"attention_dropout", "residual_dropout", "embedding_dropout", "resid_p
 SHAPES = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"}
 SHAPES |= {"num_key_value_heads", "max_position_embeddings", "vocab_size_per_layer_input", "shared_intermediate_size"}
 SHAPES |= {"hidden_size_per_layer_input", "per_layer_config", "tie_word_embeddings", "shared_expert_intermediate_size"}
+SHAPES |= {"q_lora_rank"}
 # Only read where experts or Mamba layers are, which are refused.
 ELSEWHERE = {"num_experts", "top_k_experts", "moe_intermediate_size", "num_experts_per_tok", "time_step_limit"}
 # Other values, where none follows from the one that is there.
@@ -53,6 +54,7 @@ OTHERS: dict[str, Any] = {
     "num_kv_shared_layers": 2,
     "clip_qkv": 0.5,
     "mlp_only_layers": [1],
+    "moe_layers": [0, 2],
     "num_local_experts": 2,
     "max_window_layers": 0,
     "original_max_position_embeddings": 16,
@@ -64,7 +66,11 @@ OTHERS: dict[str, Any] = {
 }
 
 # Where the error names another key: the one that the value needs, or the name of transformers 4.
-NAMED = {"rope_parameters": ("rope",), "layer_types": ("layer_types", "sliding_window")}
+NAMED = {
+    "enable_moe_block": ("num_experts",),
+    "rope_parameters": ("rope",),
+    "layer_types": ("layer_types", "sliding_window"),
+}
 
 
 def another(key: str, value: Any) -> Any:
@@ -150,6 +156,10 @@ def evaluate(folder: Path, ids: list[int]) -> np.ndarray:
 def test_what_is_left_out_is_what_transformers_takes(kind: str) -> None:
     """Older files, and those of multimodal models, leave out what equals the default of their class."""
     sizes = {"hidden_size": 3072, "intermediate_size": 4096, "num_hidden_layers": 24, "tie_word_embeddings": False}
+    if kind == "deepseek_v2":  # its class has none
+        sizes |= {"num_experts_per_tok": 2}
+    if kind == "ernie4_5_moe":  # 20 heads do not divide the size above
+        sizes |= {"num_attention_heads": 24}
     if kind == "granitemoehybrid":
         sizes |= {"num_local_experts": 0, "layer_types": ["full_attention"] * 24}
     full = transformers.AutoConfig.for_model(kind, **sizes).to_dict()
@@ -189,6 +199,12 @@ def test_first_names_of_longrope(name: str) -> None:
     config = base | {"original_max_position_embeddings": 32}
     first = model_from_config(config | {"rope_scaling": block | {"type": name}})
     assert first == model_from_config(config | {"rope_scaling": block | {"rope_type": "longrope"}})
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"])
+def test_families_with_layers_that_are_not_there(kind: str) -> None:
+    with pytest.raises(StrixhloError, match=f"'{kind}' is not supported: its gated delta layers"):
+        model_from_config({"model_type": kind})
 
 
 def test_an_unknown_family_names_the_nearest() -> None:

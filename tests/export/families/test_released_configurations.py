@@ -179,6 +179,89 @@ RELEASED: dict[str, dict[str, Any]] = {
             "rope_type": "yarn", "truncate": False,
         },
     },
+    "gemma-4-26B-A4B": {
+        "model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "global_head_dim": 512,
+        "num_global_key_value_heads": 2, "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 128,
+        "top_k_experts": 8, "moe_intermediate_size": 704, "final_logit_softcapping": 30.0,
+        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "sliding_window": 1024, "vocab_size": 262144,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "vocab_size_per_layer_input": 262144,
+        "use_bidirectional_attention": "vision",
+    },
+    "DeepSeek-V2-Lite": {
+        "model_type": "deepseek_v2", "attention_bias": False, "aux_loss_alpha": 0.001, "ep_size": 1,
+        "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 10944,
+        "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 1408, "moe_layer_freq": 1,
+        "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
+        "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16,
+        "pretraining_tp": 1, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 1.0, "scoring_func": "softmax",
+        "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096, "type": "yarn",
+        },
+        "seq_aux": True, "topk_group": 1, "topk_method": "greedy", "v_head_dim": 128, "vocab_size": 102400,
+    },
+    "DeepSeek-V3": {
+        "model_type": "deepseek_v3", "attention_bias": False, "ep_size": 1, "first_k_dense_replace": 3,
+        "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+        "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+        "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+        "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_group": 4,
+        "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "yarn",
+        },
+        "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280,
+    },
+    "GLM-4.5-Air": {
+        "model_type": "glm4_moe", "attention_bias": True, "first_k_dense_replace": 1, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 10944, "max_position_embeddings": 131072,
+        "moe_intermediate_size": 1408, "n_group": 1, "n_routed_experts": 128, "n_shared_experts": 1,
+        "norm_topk_prob": True, "num_attention_heads": 96, "num_experts_per_tok": 8, "num_hidden_layers": 46,
+        "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+        "rope_scaling": None, "rope_theta": 1000000, "routed_scaling_factor": 1.0, "topk_group": 1,
+        "use_qk_norm": False, "vocab_size": 151552,
+    },
+    "ERNIE-4.5-21B-A3B": {
+        "model_type": "ernie4_5_moe", "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 12288,
+        "max_position_embeddings": 131072, "moe_capacity": [64, 64, 64], "moe_gate": "topk",
+        "moe_intermediate_size": 1536, "moe_k": 6, "moe_layer_end_index": 27, "moe_layer_interval": 1,
+        "moe_layer_start_index": 1, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_use_aux_free": True,
+        "num_attention_heads": 20, "num_hidden_layers": 28, "num_key_value_heads": 4, "num_nextn_predict_layers": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 500000, "use_bias": False, "vocab_size": 103424,
+    },
+    "Phi-3.5-MoE": {
+        "model_type": "phimoe", "attention_bias": True, "hidden_act": "silu", "hidden_dropout": 0.0,
+        "hidden_size": 4096, "input_jitter_noise": 0.01, "intermediate_size": 6400, "lm_head_bias": True,
+        "max_position_embeddings": 131072, "num_attention_heads": 32, "num_experts_per_tok": 2,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 16,
+        "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "rope_scaling": {
+            "long_factor": [1.0] * 64, "long_mscale": 1.243163121016122, "original_max_position_embeddings": 4096,
+            "short_factor": [1.0] * 64, "short_mscale": 1.243163121016122, "type": "longrope",
+        },
+        "router_jitter_noise": 0.01, "sliding_window": 131072, "vocab_size": 32064,
+    },
+    "Llama-4-Scout": {
+        "model_type": "llama4", "boi_token_index": 200080, "eoi_token_index": 200081, "image_token_index": 200092,
+        "vision_config": {"hidden_size": 1408},
+        "text_config": {
+            "model_type": "llama4_text", "attention_bias": False, "attention_chunk_size": 8192, "attn_scale": 0.1,
+            "attn_temperature_tuning": 4, "floor_scale": 8192, "for_llm_compressor": False, "head_dim": 128,
+            "hidden_act": "silu", "hidden_size": 5120, "interleave_moe_layer_step": 1, "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760, "no_rope_layers": [],
+            "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
+            "num_local_experts": 16, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "router_jitter_noise": 0.0,
+            "rope_scaling": {
+                "factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3",
+            },
+            "use_qk_norm": True, "vocab_size": 202048,
+        },
+    },
 }  # fmt: skip
 # Layers and width of the KV pools, worked out by hand; billions of parameters of the text model; tied or not.
 EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
@@ -199,6 +282,13 @@ EXPECTED: dict[str, tuple[tuple[int, int], float, bool]] = {
     "Ministral-3-3B": ((26, 8 * 128), 3.43, True),
     "gemma-4-E2B": ((12 + 2 * 3, 256), 4.65, True),  # 15 layers of 35 have keys: 12 of 256 and 3 of 512
     "gpt-oss-20b": ((24, 8 * 64), 20.91, False),
+    "gemma-4-26B-A4B": ((2 * 25 + 6, 2 * 512), 25.2, True),  # 25 layers of 8 x 256, 5 of 2 x 512, and one is no one's
+    "DeepSeek-V2-Lite": ((14, 512 + 64), 15.7, False),  # two layers share one of the pools' layers
+    "DeepSeek-V3": ((31, 512 + 64), 671.0, False),
+    "GLM-4.5-Air": ((46, 8 * 128), 106.9, False),
+    "ERNIE-4.5-21B-A3B": ((28, 4 * 128), 21.83, True),
+    "Phi-3.5-MoE": ((32, 8 * 128), 41.9, False),
+    "Llama-4-Scout": ((48, 8 * 128), 107.8, False),
     "gemma-4-31B": ((2 * 50 + 10, 4 * 512), 30.7, True),  # 50 layers of 16 x 256, 10 of 4 x 512
 }
 

@@ -1,0 +1,48 @@
+"""Quantized experts: MLX's stacks against mlx_lm's own models (whose experts are gather_qmm), Hugging Face's tensors of
+single experts against transformers with the weights that the maker computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_logits import distance, logits_of
+from compiled_checkpoints import CompiledOnce
+from coverage_table import covers
+from family_checkpoints import CASES, VOCAB, random_checkpoint
+from mlx_models import in_float32, logits, quantized
+
+from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+
+IDS = np.random.default_rng(1).integers(3, VOCAB, 24)
+MLX: dict[str, tuple[dict[str, Any], str]] = {
+    "affine 4": ({"bits": 4, "group_size": 32}, "affine4_g32"),
+    "mxfp4": ({"mode": "mxfp4"}, "mxfp4"),
+    "nvfp4": ({"mode": "nvfp4"}, "nvfp4"),
+    "nvfp4 (a scale an expert)": ({"mode": "nvfp4", "global_scale": True}, "nvfp4"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=covers("OLMoE", f"MLX {n}", "cpu", "mlx_lm")) for n in MLX])
+def test_stacks_of_mlx_compiled_for_the_cpu(name: str, tmp_path: Path, compiled_once: CompiledOnce) -> None:
+    settings, format = MLX[name]
+    _, kind, changes = CASES["olmoe"]
+    random_checkpoint(kind, changes | {"vocab_size": 256}, tmp_path / "plain")
+    model = in_float32(quantized(tmp_path / "plain", tmp_path / "mlx", **settings))
+    tensors = open_checkpoint(str(tmp_path / "mlx")).tensors
+    assert {t.format for n, t in tensors.items() if ".experts." in n} == {format}
+    compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
+
+
+def test_latent_attention_of_mlx(tmp_path: Path) -> None:
+    """DeepSeek-V3 as mlx_lm stores it: kv_b_proj in two stacks of heads, quantized too."""
+    _, kind, changes = CASES["deepseek 3"]
+    sizes = {"qk_nope_head_dim": 32, "v_head_dim": 32, "q_lora_rank": 32, "n_group": 1, "topk_group": 1}
+    random_checkpoint(kind, changes | sizes, tmp_path / "plain")
+    model = in_float32(quantized(tmp_path / "plain", tmp_path / "mlx", bits=4, group_size=32))
+    tensors = open_checkpoint(str(tmp_path / "mlx")).tensors
+    embed = tensors["model.layers.0.self_attn.embed_q.weight"]
+    assert (embed.format, embed.shape) == ("affine4_g32", (6 * 32, 32))
+    assert distance(logits_of(tmp_path / "mlx", IDS), logits(model, IDS)) < 1e-4
