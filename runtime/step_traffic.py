@@ -13,21 +13,22 @@ from ..bundle import Build, Bundle, Manifest, Parameter, built_cache
 from ..errors import StrixhloError
 
 _PARAMETER = re.compile(r'strixhlo\.parameter = "([^"]+)"')
-# kv_heads, window, and the head size, which is the last dimension of the first operand
+# the pools of keys and values, kv_heads, window, and the head size, which is the last dimension of the first operand
 _ATTENTION = re.compile(
-    r'stablehlo\.composite "strixhlo\.attention".*?\bkv_heads = (\d+).*?\bwindow = (\d+).*?: \(tensor<\d+x\d+x(\d+)x'
+    r'stablehlo\.composite "strixhlo\.attention" %\S+, (%\S+), (%\S+),'
+    r".*?\bkv_heads = (\d+).*?\bwindow = (-?\d+).*?: \(tensor<\d+x\d+x(\d+)x"
 )
 # Tables of which a token takes one row: embeddings (unless the output head is the same matrix) and rotary angles.
 _EMBEDDING, _HEAD, _ROPE, _EXPERTS = "embed_tokens", "lm_head", "rope.", ".experts."
-_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_EXPERTS_A_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_A_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k")
 
 
 @dataclass(frozen=True)
 class StepTraffic:
     """always: bytes of weights that every step reads; a_row: of tables, a row of tokens; expert_bytes: of all experts
-    of all layers, of which a row takes `used` of `experts`. windows: of each attention, 0 for none, and
-    position_bytes: the keys and values of one position in it."""
+    of all layers, of which a row takes `used` of `experts`. windows: of each attention, 0 for none, below 0 for chunks
+    of so many positions, and position_bytes: the keys and values of one position in it."""
 
     always: int
     a_row: int
@@ -45,7 +46,7 @@ class StepTraffic:
     def kv_bytes(self, position: int) -> int:
         """Of one token at `position` (from 0): it sees itself and what is before it, inside each layer's window."""
         attentions = zip(self.windows, self.position_bytes, strict=True)
-        return sum(each * (min(position + 1, window) if window else position + 1) for window, each in attentions)
+        return sum(each * _seen(position, window) for window, each in attentions)
 
     def step_bytes(self, rows: int, first: int, steps: int) -> float:
         """Mean over `steps` steps of `rows` sequences whose tokens are at positions first, first + 1, ..."""
@@ -74,15 +75,21 @@ def step_traffic(bundle: Bundle, build: Build | None = None) -> StepTraffic:
         expert_bytes=sum(p.length for p in kinds["expert"]),
         experts=experts,
         used=chosen,
-        windows=tuple(window for _, window, _ in attentions),
-        position_bytes=tuple(2 * heads * size * kv.element_bytes for heads, _, size in attentions),
+        windows=tuple(window for _, window in attentions),
+        position_bytes=tuple(width * kv.element_bytes for width, _ in attentions),
     )
 
 
-def _decode_function(bundle: Bundle) -> tuple[list[str], list[tuple[int, int, int]]]:
-    """Names of the parameters of decode_1, and of each of its attentions: heads of keys, window, size of a head."""
+def _seen(position: int, window: int) -> int:
+    """How many positions one sees, itself included."""
+    return position % -window + 1 if window < 0 else min(position + 1, window) if window else position + 1
+
+
+def _decode_function(bundle: Bundle) -> tuple[list[str], list[tuple[int, int]]]:
+    """Names of the parameters of decode_1, and of each of its attentions: values of keys and values together (where the
+    values are the keys, once), window."""
     names: list[str] = []
-    attentions: list[tuple[int, int, int]] = []
+    attentions: list[tuple[int, int]] = []
     inside = False
     for line in bundle.program_text().splitlines():
         if "func.func " in line:
@@ -90,7 +97,8 @@ def _decode_function(bundle: Bundle) -> tuple[list[str], list[tuple[int, int, in
             if inside:
                 names = _PARAMETER.findall(line)
         elif inside and (found := _ATTENTION.search(line)):
-            attentions.append((int(found[1]), int(found[2]), int(found[3])))
+            keys, values, heads, window, size = found.groups()
+            attentions.append(((1 if keys == values else 2) * int(heads) * int(size), int(window)))
     if not names:
         raise StrixhloError(f"{bundle.program}: has no entry decode_1 with weights; export the bundle again")
     return names, attentions

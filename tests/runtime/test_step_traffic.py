@@ -14,8 +14,8 @@ from strixhlo.runtime.step_traffic import step_traffic
 
 HEAD = 'func.func public @{}(%0: tensor<1xi8> {{strixhlo.parameter = "{}"}}'
 ATTENTION = (
-    '%1 = stablehlo.composite "strixhlo.attention" %0, %0 {{composite_attributes = {{kv_heads = {} : i64,'
-    " window = {} : i64}}, decomposition = @a}} : (tensor<1x4x16xf32>, tensor<2x64x32xf16>) -> tensor<1x4x16xf32>"
+    '%1 = stablehlo.composite "strixhlo.attention" %0, %2#0, {2}, %4 {{composite_attributes = {{kv_heads = {0} : i64,'
+    " window = {1} : i64}}, decomposition = @a}} : (tensor<1x4x16xf32>, tensor<2x64x32xf16>) -> tensor<1x4x16xf32>"
 )
 
 
@@ -27,10 +27,10 @@ def altered(tiny: Bundle, tmp_path: Path) -> Callable[..., Bundle]:
         arguments = ", ".join(f'%a: tensor<1xi8> {{strixhlo.parameter = "{name}"}}' for name in sizes)
         lines = [
             f"func.func public @decode_1({arguments}) {{",
-            *(ATTENTION.format(2 >> i, w) for i, w in enumerate(windows)),
+            *(ATTENTION.format(max(1, 2 >> i), w, "%2#1" if i < 2 else "%2#0") for i, w in enumerate(windows)),
             "}",
         ]
-        lines += [HEAD.format("decode_2", "other"), ATTENTION.format(2, 7), "}"]
+        lines += [HEAD.format("decode_2", "other"), ATTENTION.format(2, 7, "%2#1"), "}"]
         text = "\n".join(lines)
         (tmp_path / "program.mlir").write_text(text)
         parameters = {
@@ -72,6 +72,11 @@ def test_windows_bound_what_is_seen(altered: Callable[..., Bundle]) -> None:
     assert traffic.position_bytes == (128, 64)  # the second layer has one head of keys
     assert traffic.kv_bytes(2) == 3 * 128 + 3 * 64
     assert traffic.kv_bytes(99) == 4 * 128 + 100 * 64
+
+
+def test_chunks_and_values_that_are_keys(altered: Callable[..., Bundle]) -> None:
+    traffic = step_traffic(altered({"model.norm": (64, 1)}, [-8, 0, 0]))
+    assert traffic.kv_bytes(19) == 4 * 128 + 20 * 64 + 20 * 32  # 16 .. 19 are the third chunk so far
 
 
 def test_experts_count_as_far_as_they_are_chosen(altered: Callable[..., Bundle]) -> None:
