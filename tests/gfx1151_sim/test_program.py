@@ -3,21 +3,31 @@ attention, one of them with a window, against the CPU target."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from coverage_table import covers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from gfx1151_sim.simulator import Account, recording, report, start, using
 from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.cli import main
 from strixhlo.comparison.simulated_bench import as_csv, markdown, simulate
 from strixhlo.compile.compile import compile_bundle
-from strixhlo.compile.targets import parse_target
+from strixhlo.compile.target_kernels import lowering_rules
+from strixhlo.compile.targets import Target, parse_target
+from strixhlo.custom_kernels.ops.launch import LoweringRule
 from strixhlo.export import export
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.progress import Stages
@@ -88,7 +98,9 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             parameter.copy_(noise * 0.3 + 1 if "norm" in name else noise * 0.06)
     model.to(torch.bfloat16).save_pretrained(folder / "checkpoint")
     words = WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0")
-    Tokenizer(words).save(str(folder / "checkpoint" / "tokenizer.json"))
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "checkpoint" / "tokenizer.json"))
     quiet = Stages(lambda _name, _total: None, lambda _bytes: None)
     checkpoint = open_checkpoint(str(folder / "checkpoint"))
     with pytest.MonkeyPatch.context() as patch:  # what is called, and no more: compiling takes the time
@@ -177,3 +189,44 @@ def test_bench_accounts_for_every_launch_of_a_token(bundle: Bundle) -> None:
     assert 0.95 < record["distinct_over_floor"] < 1.10
     assert markdown(token).splitlines()[-1].startswith(f"- floor: {token.floor:,.0f} bytes")
     assert len(as_csv(token).splitlines()) == 1 + len(account.launches)
+
+
+def compared_with_rocm(path: Path, *options: str, code: int) -> dict[str, Any]:
+    """`compare --against-target rocm` on TOKENS."""
+    text = path.parent / "text"
+    text.write_text(" ".join(f"w{i}" for i in TOKENS))
+    small = ("--tokens", "24", "--greedy", "2", "-p", "16", "-n", "1", "--repeats", "1", "--threads", "1")
+    command = ["compare", str(path), "--against-target", "rocm", "--text", str(text), *small, "--no-memory", "--json"]
+    done = CliRunner().invoke(main, [*command, *options])
+    assert done.exit_code == code, done.output
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+@pytest.mark.parametrize("bundle", [gemma_with_window], indirect=True)
+def test_compare_holds_the_two_targets_of_a_bundle_against_each_other(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right program passes. One whose attention kernel sees a window of one more does not, and --bisect says which
+    of the two targets is wrong, and where."""
+    right = compared_with_rocm(bundle.path, code=0)
+    assert right["native"] == "strixhlo, rocm" and right["limits"]["name"] == "float32 on both sides"
+    assert right["numerics"]["relative_error"] < 2e-3 and right["greedy_agreed"] == 2
+
+    def rules(target: Target, activations: str) -> Mapping[str, LoweringRule]:
+        found = dict(lowering_rules(target, activations))
+        if target.kind == "rocm":
+            kernel = found["attention"]
+            found["attention"] = lambda a, operands: kernel({**a, "window": a["window"] and a["window"] + 1}, operands)
+        return found
+
+    monkeypatch.setattr("strixhlo.compile.compile.lowering_rules", rules)
+    copy = Path(shutil.copytree(bundle.path, tmp_path / "bundle", ignore=shutil.ignore_patterns("rocm")))
+    compile_bundle(
+        open_bundle(copy), parse_target("rocm"), activations="f32", keep_intermediates=None, say=lambda _text: None
+    )
+    wrong = compared_with_rocm(copy, "--bisect", code=1)
+    assert wrong["failures"]
+    cpu, rocm = wrong["bisect"]
+    assert (cpu["target"], cpu["first"], rocm["target"]) == ("cpu", None, "rocm")
+    assert rocm["first"].startswith("layer 0, attention: its result is wrong, its operands and weights are right")
