@@ -99,12 +99,7 @@ def write_model(path: Path, kind: str, layers: int) -> Path:
 
 def bundle_of(source: Path, activations: str) -> Bundle:
     """Exported with what is timed, and compiled for this machine."""
-    entries = {
-        f"prefill_{PROMPT}": ("prefill", PROMPT),
-        f"score_{PROMPT}": ("score", PROMPT),
-        "decode_1": ("decode", 1),
-    }
-    export.ENTRIES = entries
+    export.ENTRIES = {"prefill_64": ("prefill", PROMPT), "score_64": ("score", PROMPT), "decode_1": ("decode", 1)}
     quiet = Stages(lambda _name, _total: None, lambda _bytes: None)
     bundle = export.export_checkpoint(
         open_checkpoint(str(source)),
@@ -114,8 +109,9 @@ def bundle_of(source: Path, activations: str) -> Bundle:
         kv_dtype="f16",
         progress=quiet,
     )
-    how = {"activations": activations, "keep_intermediates": None, "say": lambda _text: None}
-    compile_bundle(bundle, parse_target("cpu"), **how)
+    compile_bundle(
+        bundle, parse_target("cpu"), activations=activations, keep_intermediates=None, say=lambda _text: None
+    )
     return bundle
 
 

@@ -31,7 +31,9 @@ MODULES = {
 
 
 def as_llama_cpp(weights: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    return gguf.quants.quantize(weights, kind) if kind.name in ("F16", "BF16") else quantize(weights, kind)
+    if kind.name in ("F16", "BF16"):
+        return gguf.quants.quantize(weights, kind)
+    return quantize(weights.reshape(-1, weights.shape[-1]), kind).reshape(*weights.shape[:-1], -1)
 
 
 def every_type(function: object) -> object:
@@ -60,3 +62,23 @@ def test_every_tensor_type_compiled(tmp_path: Path, compiled_once: CompiledOnce)
     model.load_state_dict(state)
     bundle = compiled_once.hold(path, tmp_path / "bundle", lambda ids: gguf_models.logits(model, np.array(ids)))
     assert bundle.manifest.weight_formats.keys() >= {t.lower() for t in TYPES}
+
+
+@covers("MoE of Qwen 1.5", "GGUF Q4_K", "cpu", "transformers")
+@covers("MoE of Qwen 1.5", "GGUF Q6_K", "cpu", "transformers")
+@covers("MoE of Qwen 1.5", "GGUF MXFP4", "cpu", "transformers")
+def test_stacks_of_experts_compiled(tmp_path: Path, compiled_once: CompiledOnce) -> None:
+    """Gate and up in one type, down in others from layer to layer, as files of mixed types have them."""
+    model_type, changes, keys = gguf_models.ARCHITECTURES["qwen2moe"]
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "num_hidden_layers": 2}
+    model = gguf_models.random_model(model_type, **changes | sizes)
+    kinds = {"ffn_gate_exps": "Q4_K", "ffn_up_exps": "Q4_K", "0.ffn_down_exps": "Q6_K", "1.ffn_down_exps": "MXFP4"}
+    keys = keys | {"expert_feed_forward_length": 256}
+    path = gguf_models.write_gguf(model, tmp_path / "experts.gguf", "qwen2moe", keys, kinds, as_llama_cpp)
+    state = model.state_dict()
+    for layer, down in enumerate(("Q6_K", "MXFP4")):
+        for name, kind_name in (("gate_up_proj", "Q4_K"), ("down_proj", down)):
+            stack, kind = state[f"model.layers.{layer}.mlp.experts.{name}"], gguf.GGMLQuantizationType[kind_name]
+            stack.copy_(torch.from_numpy(gguf.quants.dequantize(as_llama_cpp(stack.numpy(), kind), kind)))
+    bundle = compiled_once.hold(path, tmp_path / "bundle", lambda ids: gguf_models.logits(model, np.array(ids)))
+    assert bundle.manifest.weight_formats.keys() >= {"q4_k", "q6_k", "mxfp4"}
