@@ -4,6 +4,7 @@ weights that its own decoder of MXFP4 makes, and against mlx_lm's model."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ import pytest
 import torch
 import transformers
 from checkpoint_logits import IDS, VOCAB, distance, logits_of, with_tokenizer
-from compiled_checkpoints import CompiledOnce
+from compiled_checkpoints import ENTRIES, QUIET, CompiledOnce
 from coverage_table import covers
 from family_checkpoints import CASES, logits, random_checkpoint
 from mlx.utils import tree_map
 from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from strixhlo.errors import StrixhloError
+from strixhlo.export import export
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.runtime.detokenize import StreamingDetokenizer
+from strixhlo.runtime.tokenizer import load_tokenizer
+from strixhlo.runtime.tool_calls.choose import output_parser
+from strixhlo.runtime.tool_calls.pieces import CallArguments, CallBegin, Content, Reasoning
 
 EXPERTS, WIDTH = 8, 64
 SHAPE = {"hidden_size": WIDTH, "intermediate_size": WIDTH, "num_attention_heads": 4, "vocab_size": VOCAB}
@@ -93,3 +100,48 @@ def test_rows_that_cannot_be_gate_and_up(released: tuple[Path, Any], tmp_path: P
         (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
         with pytest.raises(StrixhloError, match=message):
             open_checkpoint(str(tmp_path))
+
+
+MARKERS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+# In the shape of gpt-oss's own: tools are TypeScript in the developer's message.
+TEMPLATE = """<|start|>system<|message|>Valid channels: analysis, commentary, final.<|end|>
+{%- if tools %}<|start|>developer<|message|>namespace functions {
+{%- for tool in tools %} type {{ tool.function.name }} = () => any;{% endfor %} }<|end|>{% endif %}
+{%- for message in messages %}
+{%- if message.role == "assistant" %}<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- else %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+ANSWER = (
+    "<|channel|>analysis<|message|>They ask for rain.<|end|>"
+    '<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"at": "Ulm"}<|call|>'
+    "<|start|>assistant<|channel|>final<|message|>It rains.<|return|>"
+)
+
+
+def test_chat_and_its_answer(released: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a checkpoint's template and tokenizer, by way of the bundle, to reasoning, a tool call and an answer."""
+    folder = shutil.copytree(released[0], tmp_path / "checkpoint")
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet())[:VOCAB])}
+    tokenizer = Tokenizer(models.BPE({c: i for c, i in letters.items() if i < VOCAB - len(MARKERS)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(marker, special=True) for marker in MARKERS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    monkeypatch.setattr(export, "ENTRIES", ENTRIES)
+    bundle = export.export_checkpoint(
+        open_checkpoint(str(folder)), tmp_path / "bundle", context=96, dtype="auto", kv_dtype="f32", progress=QUIET
+    )
+    loaded = load_tokenizer(bundle.path)
+    prompt = loaded.chat_text([{"role": "user", "content": "Rain?"}])
+    assert prompt.endswith("<|start|>user<|message|>Rain?<|end|><|start|>assistant")
+    assert loaded.tokenizer.decode(loaded.encode_rendered(prompt), skip_special_tokens=False) == prompt
+    parser, text = output_parser(loaded.chat_template, prompt, []), StreamingDetokenizer(loaded.tokenizer, False)
+    pieces = [piece for token in loaded.encode_rendered(ANSWER) for piece in parser.push(text.push(token))]
+    pieces += parser.push(text.finish()) + parser.finish()
+
+    def said(kind: type) -> str:
+        return "".join(piece.text for piece in pieces if isinstance(piece, kind))
+
+    assert (said(Reasoning), said(Content)) == ("They ask for rain.", "It rains.")
+    assert [piece.name for piece in pieces if isinstance(piece, CallBegin)] == ["weather"]
+    assert json.loads(said(CallArguments)) == {"at": "Ulm"}
