@@ -1,5 +1,5 @@
 """Mixtures of experts compiled by strixhlo for rocm and run by IREE's HIP driver, against the CPU target: two layers, 8
-experts in mxfp4 and in affine 4-bit."""
+experts. gpt-oss (sinks, a window in one layer, biases, a clamped SwiGLU) in mxfp4, Qwen 3 in affine 4-bit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import QUIET, compiled
+from coverage_table import covers
 from moe_cases import expert_weights
 from tokenizers import Tokenizer as WordTokenizer
 from tokenizers.models import WordLevel
@@ -48,17 +49,23 @@ CONFIG = {
     "rope_theta": 10000.0,
     "hidden_act": "silu",
 }
+QWEN_ONLY = ("num_experts", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers")
+GPT_OSS = CONFIG | {"model_type": "gpt_oss", "num_local_experts": 8, "intermediate_size": 256, "sliding_window": 9}
+GPT_OSS = {k: v for k, v in GPT_OSS.items() if k not in QWEN_ONLY} | {
+    "layer_types": ["sliding_attention", "full_attention"]
+}
+CONFIGS = {"mxfp4": GPT_OSS, "affine4_g64": CONFIG}
 ENTRIES = {"prefill_16": ("prefill", 16), "score_16": ("score", 16), "decode_1": ("decode", 1)}
 
 
 def tensors(format: str) -> Iterator[Tensor]:
     """The model's tensors: matrices in the format, but for the router and the embedding."""
-    for seed, (name, shape) in enumerate(model_from_config(CONFIG).shapes()):
+    for seed, (name, shape) in enumerate(model_from_config(CONFIGS[format]).shapes()):
         rng = np.random.default_rng(seed)
-        if len(shape) == 1:
-            norm = (1 + 0.3 * rng.standard_normal(shape)).astype(np.float32)
-            yield Tensor(name, shape, "f32", lambda a=norm: {"dense": a})
-        elif name.endswith((".mlp.gate.weight", "embed_tokens.weight")):
+        if len(shape) == 1 or name.endswith(".bias"):  # norms, biases, sinks
+            small = (name.endswith("norm.weight") + 0.3 * rng.standard_normal(shape)).astype(np.float32)
+            yield Tensor(name, shape, "f32", lambda a=small: {"dense": a})
+        elif name.endswith((".mlp.gate.weight", ".mlp.router.weight", "embed_tokens.weight")):
             dense = (rng.standard_normal(shape) * 0.06).astype(ml_dtypes.bfloat16)
             yield Tensor(name, shape, "bf16", lambda a=dense: {"dense": a})
         else:
@@ -94,11 +101,21 @@ def prefill_and_decode(bundle: Bundle, target: str) -> Run:
     return Run(logits, accounts)
 
 
-@pytest.fixture(scope="module", params=["mxfp4", "affine4_g64"])
+ROCM = {"mxfp4": ("gpt-oss", "safetensors mxfp4"), "affine4_g64": ("MoE of Qwen 3", "MLX affine 4")}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(f, marks=covers(*names, "rocm", "our cpu")) for f, names in ROCM.items()]
+)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     start()
     checkpoint = Checkpoint(
-        "random", "safetensors", (), CONFIG, {t.name: t for t in tensors(request.param)}, write_tokenizer
+        "random",
+        "safetensors",
+        (),
+        CONFIGS[request.param],
+        {t.name: t for t in tensors(request.param)},
+        write_tokenizer,
     )
     out = tmp_path_factory.mktemp(request.param) / "bundle"
     with pytest.MonkeyPatch.context() as patch:
