@@ -32,6 +32,8 @@ class DraftModel:
 class DraftSequence:
     """What the small model has read of one sequence, which only ever grows."""
 
+    rest = 64  # it then reads what it missed in one chunk
+
     def __init__(self, model: DraftModel) -> None:
         self._model = model
         self._read: list[int] = []  # ids in the small model's KV cache, at the end perhaps refused drafts

@@ -14,6 +14,8 @@ NGRAM = 3  # tokens that must be the same
 class PromptLookup:
     """Of one sequence, whose ids only ever grow."""
 
+    rest = 0
+
     def __init__(self) -> None:
         self._after: dict[tuple[int, ...], int] = {}  # n-gram -> index of what last followed it
         self._indexed = NGRAM

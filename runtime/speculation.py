@@ -31,7 +31,10 @@ FORGET = 200  # steps after which a time that was not seen again counts as unkno
 
 
 class Drafter(Protocol):
-    """Guesses of one sequence's next tokens."""
+    """Guesses of one sequence's next tokens. rest: for how many steps it is not asked once its drafts are not worth
+    their rows, where the asking itself costs something: a model reads along."""
+
+    rest: int
 
     def offer(self, ids: Sequence[int]) -> int:
         """How many it can propose behind these ids."""
@@ -52,6 +55,21 @@ class Drafts:
 
     drafter: Drafter
     rate: float = FIRST_RATE
+    resting: int = 0  # steps
+
+    def offer(self, ids: Sequence[int], room: int) -> int:
+        """How many tokens may be drafted, `room` at most."""
+        if room < 1:
+            return 0
+        if self.resting:
+            self.resting -= 1
+            return 0
+        return min(room, self.drafter.offer(ids))
+
+    def unused(self) -> None:
+        """An offer was not worth its rows: it is made again later, at a rate nearer to the first."""
+        self.resting = self.drafter.rest
+        self.rate += (1 - (1 - DRIFT) ** (1 + self.resting)) * (FIRST_RATE - self.rate)
 
     def checked(self, drafted: int, accepted: int) -> None:
         """Learn from a step: the first `accepted` of its drafts were right, the next, if there was one, was not."""
@@ -143,7 +161,7 @@ class Speculation:
 
     def propose(self, candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[list[int]]:
         """Drafts for each, perhaps none. sizes: rows of the decode entries, ascending."""
-        offers = [0 if c.room < 1 else min(c.room, c.drafts.drafter.offer(c.ids)) for c in candidates]
+        offers = [c.drafts.offer(c.ids, c.room) for c in candidates]
         if not any(offers):
             return [[] for _ in candidates]
         step_seconds = self._times.expected if self._adaptive else lambda _rows: 1.0
@@ -152,7 +170,7 @@ class Speculation:
         result = []
         for candidate, count, offer in zip(candidates, counts, offers, strict=True):
             if offer and not count:
-                candidate.drafts.rate += DRIFT * (FIRST_RATE - candidate.drafts.rate)
+                candidate.drafts.unused()
             result.append(self._drafted(candidate, count) if count else [])
         return result
 

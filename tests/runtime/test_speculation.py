@@ -20,7 +20,7 @@ from strixhlo.runtime.prompt_lookup import PromptLookup
 from strixhlo.runtime.requests import Finished, Handle, Request
 from strixhlo.runtime.sampling import SamplingParams
 from strixhlo.runtime.scheduler import Scheduler
-from strixhlo.runtime.speculation import FIRST_RATE, Drafts, Speculation, StepTimes, plan
+from strixhlo.runtime.speculation import FIRST_RATE, Candidate, Drafts, Speculation, StepTimes, plan
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,8 @@ def engines(tiny: Bundle) -> Iterator[tuple[BatchEngine, BatchEngine]]:
 
 class Guesses:
     """Drafts that are right, wrong, or too many, by chance; where the truth is known."""
+
+    rest = 0
 
     def __init__(self, truth: dict[int, list[int]], seed: int) -> None:
         self._truth, self._random = truth, random.Random(seed)
@@ -224,6 +226,40 @@ def test_wrong_drafts_end_and_are_tried_again() -> None:
     for _ in range(30):
         drafts.checked(7, 7)
     assert plan([drafts.rate], [7], [1, 2, 4, 8], times.expected, 0.0) == [7]
+
+
+class Wrong:
+    """A draft model that is never right, and counts how often it has to read along."""
+
+    rest = 20
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def offer(self, _ids: Sequence[int]) -> int:
+        self.asked += 1
+        return 7
+
+    def propose(self, _ids: Sequence[int], count: int, _choose: object) -> list[int]:
+        return [0] * count
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_draft_model_that_does_not_help_rests() -> None:
+    wrong, sizes = Wrong(), [1, 2, 4, 8]
+    speculation = Speculation(lambda: wrong)
+    drafts = speculation.new()
+    drafted = []
+    for _ in range(1000):
+        (draft,) = speculation.propose([Candidate([1], 100, drafts, lambda _logits, _drafted: 0)], sizes)
+        speculation.stepped(1 + len(draft), sizes, 1.0 + 0.6 * len(draft))
+        if draft:
+            speculation.checked(drafts, len(draft), 0)
+        drafted.append(len(draft))
+    assert drafted[0] > 0 and any(drafted[500:])  # tried at first, and again
+    assert wrong.asked < 150 and sum(n > 0 for n in drafted[100:]) < 60
 
 
 def test_times_are_averages_and_are_forgotten() -> None:
