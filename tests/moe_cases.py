@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -43,6 +45,26 @@ def route_logits(kind: str, tokens: int, experts: int) -> np.ndarray:
     if kind == "one":
         return np.broadcast_to(np.arange(experts, dtype=np.float32)[::-1] * 0.1, (tokens, experts)).copy()
     return rng.standard_normal((tokens, experts), np.float32) * 3
+
+
+@cache
+def jitted_reference(case: str) -> tuple[dict, Callable[..., tuple[jax.Array, ...]]]:
+    """Attributes of a case of ROUTES, and moe_route's reference with them, compiled."""
+    attributes = DEFAULTS | ROUTES[case][0] | {"biased": case.startswith(("sigmoid", "512"))}
+    return attributes, jax.jit(lambda *o: route_reference(*o, **attributes))
+
+
+@cache
+def routing(case: str, kind: str, tokens: int) -> tuple[dict, list[np.ndarray], dict[str, np.ndarray]]:
+    """Attributes, operands and the reference's results."""
+    attributes, reference = jitted_reference(case)
+    experts = ROUTES[case][1]
+    positions = np.arange(tokens, dtype=np.int32)
+    positions[2::5] = -1
+    operands = [route_logits(kind, tokens, experts), positions]
+    if attributes["biased"]:
+        operands.append(np.linspace(-0.4, 0.5, experts, dtype=np.float32))
+    return attributes, operands, dict(zip(RESULTS, map(np.asarray, reference(*operands)), strict=True))
 
 
 @dataclass(frozen=True)

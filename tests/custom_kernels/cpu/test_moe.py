@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_logits
+from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_logits, routing
 
 from strixhlo.bisection.judgement import rounded
 from strixhlo.custom_kernels.cpu.direct import run_launches
@@ -37,24 +37,15 @@ def route(kernels: ctypes.CDLL, attributes: dict, *operands: np.ndarray) -> dict
 @pytest.mark.parametrize("kind", ["random", "equal", "steps", "one"])
 @pytest.mark.parametrize("case", ROUTES)
 def test_routing(kernels: ctypes.CDLL, case: str, kind: str) -> None:
-    attributes, experts = ROUTES[case]
-    attributes = DEFAULTS | attributes
     for tokens in (1, 3, 21):
-        logits = route_logits(kind, tokens, experts)
-        positions = np.arange(tokens, dtype=np.int32)
-        positions[2::5] = -1
-        operands = [logits, positions]
-        if case.startswith(("sigmoid", "512")):
-            attributes = attributes | {"biased": True}
-            operands.append(np.linspace(-0.4, 0.5, experts, dtype=np.float32))
+        attributes, operands, want = routing(case, kind, tokens)
         got = route(kernels, attributes, *operands)
-        want = dict(zip(RESULTS, route_reference(*map(jnp.asarray, operands), **attributes), strict=True))
         for name in RESULTS:
             if name == "weights":
                 np.testing.assert_allclose(got[name], want[name], rtol=2e-5, atol=1e-7)
             else:
                 np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-        assert (got["ids"][2::5] == experts).all()
+        assert (got["ids"][2::5] == ROUTES[case][1]).all()
 
 
 def test_reference_of_the_routing() -> None:

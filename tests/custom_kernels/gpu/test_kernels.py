@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -205,8 +208,9 @@ def launches_of(case: str) -> tuple[Launch, ...]:
     return launches
 
 
-@pytest.mark.parametrize("case", ATTENTION)
-def test_attention(run_launches, case):
+@cache
+def attention(case: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Operands by name, and the reference's result."""
     dtype, head_dim, q_heads, kv_heads, position_rows, window, softcap, _splits = ATTENTION[case]
     sequences = len(position_rows)
     rng = np.random.default_rng(len(case))
@@ -227,18 +231,17 @@ def test_attention(run_launches, case):
     values = [q, *map(as_array, pools), table, positions.reshape(-1)]
     if case in SINKS:
         values.append(np.linspace(-4, 30, q_heads, dtype=np.float32))  # below, among and far above the scores
-    got = run_launches(launches_of(case), dict(zip(names, values, strict=False)))["y"]
-    want = attention_op.reference(
-        *map(jnp.asarray, values),
-        layer=1,
-        kv_heads=kv_heads,
-        block_size=BLOCK_SIZE,
-        window=window,
-        scale=head_dim**-0.5,
-        softcap=softcap,
-    )
-    np.testing.assert_allclose(got, np.asarray(want), rtol=0, atol=1e-5)
-    assert (got[positions.reshape(-1) < 0] == 0).all()
+    attributes = {"layer": 1, "kv_heads": kv_heads, "block_size": BLOCK_SIZE, "window": window, "softcap": softcap}
+    want = jax.jit(partial(attention_op.reference, **attributes, scale=head_dim**-0.5))(*map(jnp.asarray, values))
+    return dict(zip(names, values, strict=False)), np.asarray(want)
+
+
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention(run_launches, case):
+    operands, want = attention(case)
+    got = run_launches(launches_of(case), operands)["y"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    assert (got[operands["positions"] < 0] == 0).all()
 
 
 def test_the_cases_above_launch_every_kernel():

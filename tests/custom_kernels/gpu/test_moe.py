@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gfx1151_sim.kernel_machine import EXPERTS, TESTED
-from moe_cases import DEFAULTS, ROUTES, expected, problem, route_logits
+from moe_cases import DEFAULTS, ROUTES, expected, problem, route_logits, routing
 
 from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
 from strixhlo.custom_kernels.gpu.moe_launches import MOST_PAIRS, moe_down, moe_gate_up, moe_route
@@ -20,25 +18,6 @@ from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
 ROUTED = (("random", 1), ("random", 21), ("steps", 21), ("equal", 21), ("one", 21))  # logits of moe_cases, tokens
 DTYPES = {"float32": "f32", "float16": "f16", "int16": "bf16", "int32": "i32", "int8": "i8"}
-
-
-@lru_cache(maxsize=1)
-def jitted_reference(case: str):
-    attributes = DEFAULTS | ROUTES[case][0] | {"biased": case.startswith(("sigmoid", "512"))}
-    return attributes, jax.jit(lambda *o: route_reference(*o, **attributes))
-
-
-@lru_cache(maxsize=64)
-def routing(case: str, kind: str, tokens: int) -> tuple[dict, list[np.ndarray], dict[str, np.ndarray]]:
-    """Attributes, operands and the reference's results."""
-    attributes, reference = jitted_reference(case)
-    experts = ROUTES[case][1]
-    positions = np.arange(tokens, dtype=np.int32)
-    positions[2::5] = -1
-    operands = [route_logits(kind, tokens, experts), positions]
-    if attributes["biased"]:
-        operands.append(np.linspace(-0.4, 0.5, experts, dtype=np.float32))
-    return attributes, operands, dict(zip(RESULTS, map(np.asarray, reference(*operands)), strict=True))
 
 
 def run_route(run_launches, attributes: dict, operands: list[np.ndarray]) -> dict[str, np.ndarray]:
