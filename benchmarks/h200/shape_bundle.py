@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from strixhlo.bundle import MANIFEST, PROGRAM, SCHEMA_VERSION, WEIGHTS, Bundle, Manifest, Parameter, write_record
@@ -48,10 +49,18 @@ def shape_checkpoint(shape: Shape, format_name: str, context: int) -> Checkpoint
 
 def make_bundle(shape: Shape, format_name: str, out: Path, context: int, target: str) -> Bundle:
     """Trace and compile; the manifest says where each weight will lie in the archive."""
-    model, kv, weights = planned(
-        shape_checkpoint(shape, format_name, context), context=context, dtype="auto", kv_dtype="f16"
-    )
-    traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, ENTRIES)
+    bundle = uncompiled_bundle(shape_checkpoint(shape, format_name, context), out, context, ENTRIES)
+    compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=print)
+    (out / "formats.json").write_text(json.dumps({"format": format_name, "known": format_name in FORMATS}))
+    return bundle
+
+
+def uncompiled_bundle(
+    checkpoint: Checkpoint, out: Path, context: int, entries: Mapping[str, tuple[Kind, int]]
+) -> Bundle:
+    """Trace a checkpoint of shapes; the manifest says where each weight will lie in the archive."""
+    model, kv, weights = planned(checkpoint, context=context, dtype="auto", kv_dtype="f16")
+    traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, entries)
     tensors = {n: t for name, w in weights.items() if name in traced.used for n, t in w.group(name).tensors.items()}
     header, offsets, size = _layout(tensors)
     parameters = {
@@ -64,11 +73,11 @@ def make_bundle(shape: Shape, format_name: str, out: Path, context: int, target:
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=out.name,
-        family="llama",
-        config=shape.config(context),
+        family=checkpoint.config["model_type"],
+        config=checkpoint.config,
         context=kv.rows,
         vocab_size=model.vocab_size,
-        weight_formats={format_name: sum(len(w.parts) > 0 for w in weights.values())},
+        weight_formats=dict(Counter(w.format for w in weights.values() if w.format in FORMATS)),
         entry_points=traced.entry_points,
         kv_cache=kv,
         parameters=parameters,
@@ -82,7 +91,4 @@ def make_bundle(shape: Shape, format_name: str, out: Path, context: int, target:
         versions={},
     )
     write_record(out / MANIFEST, manifest)
-    bundle = Bundle(out, manifest)
-    compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=print)
-    (out / "formats.json").write_text(json.dumps({"format": format_name, "known": format_name in FORMATS}))
-    return bundle
+    return Bundle(out, manifest)
