@@ -67,6 +67,22 @@ DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const 
   }
 }
 
+// Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, 16 bytes a thread.
+DEVICE void moe_gather(const GLOBAL f32* x, const ExpertRouting routing, GLOBAL f32* sorted, u32 experts, u32 pairs,
+                       u32 columns) {
+  const u32 item = workgroup_id() * COMBINE_THREADS + thread_id(), row = item / (columns / 4);
+  if (row >= pairs || (u32)routing.expert[row] >= experts) return;
+  const u32 at = item % (columns / 4);
+  ((GLOBAL f32x4*)sorted)[item] = ((const GLOBAL f32x4*)x)[routing.token(row) * (columns / 4) + at];
+}
+// ... and their activation. A thread makes one number.
+DEVICE void moe_activate(const GLOBAL f32* gate, const GLOBAL f32* up, const GLOBAL i32* expert, const GatedBy gated,
+                         GLOBAL f32* h, u32 experts, u32 pairs, u32 n) {
+  const u32 item = workgroup_id() * COMBINE_THREADS + thread_id(), row = item / n;
+  if (row >= pairs || (u32)expert[row] >= experts) return;
+  h[item] = gated(gate[item], up[item], (u32)expert[row] * n + item % n);
+}
+
 // y[t] = sum over j of weights[t, j] * (down[places[t, j]] + the bias of its expert). A thread makes one number.
 DEVICE void moe_combine(const GLOBAL f32* down, const GLOBAL f32* weights, const GLOBAL i32* places,
                         const GLOBAL i32* expert, const GLOBAL f32* bias, GLOBAL f32* y, u32 tokens, u32 k, u32 experts,

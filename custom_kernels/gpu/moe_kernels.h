@@ -22,18 +22,19 @@
   }
 
 #define ROUTING IN(i32, expert), IN(i32, order), IN(i32, offsets), IN(i32, tiles)
-#define GATED IN(f32, gate_bias), IN(f32, up_bias)
-#define GATED_SCALARS u32 biased, u32 activation, u32 limit_bits
-#define GATED_BY {gate_bias, up_bias, biased, activation, __builtin_bit_cast(f32, limit_bits)}
+#define GATED_SCALARS u32 activation, u32 limit_bits
+#define GATED_BY(gate_bias, up_bias) {gate_bias, up_bias, activation, __builtin_bit_cast(f32, limit_bits)}
 #define EXPERT_SCALARS u32 k, u32 experts, u32 n, u32 columns, u32 lanes, u32 workgroups
 
-#define MOE_GATE_UP_GEMV(symbol, M, Weight, GATE, GATE_IS, UP, UP_IS)                                              \
+// GATE_BIAS, UP_BIAS: parameters that are among UP's, or nullptr.
+#define MOE_GATE_UP_GEMV(symbol, M, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                          \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(128)                                                                                                  \
-  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, GATED, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,      \
+  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,             \
               u32 matrix_rows) {                                                                                  \
-    moe_gate_up_gemv<M>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),       \
-                        GATED_BY, h, {experts, n, columns, lanes, workgroups}, matrix_rows);                       \
+    moe_gate_up_gemv<M>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                      \
+                        INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                              \
+                        {experts, n, columns, lanes, workgroups}, matrix_rows);                                    \
   }
 #define MOE_ROWS_GEMV(symbol, M, Weight, DOWN, DOWN_IS)                                                            \
   KERNEL(GEMV_THREADS)                                                                                            \
@@ -51,17 +52,29 @@
                   {experts, n, columns, lanes, workgroups}, per_run, biased);                                     \
   }
 // These update what the GEMV has written of the other rows.
-#define MOE_GATE_UP_GEMM(symbol, Weight, GATE, GATE_IS, UP, UP_IS)                                                 \
+#define MOE_GATE_UP_GEMM(symbol, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
   KERNEL(MATRIX_THREADS)                                                                                          \
-  void symbol(OUT(f32, h), IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, GATED, u32 k, u32 n, u32 columns,          \
-              GATED_SCALARS, u32 matrix_rows) {                                                                   \
-    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY, \
-                     h, n, columns, matrix_rows);                                                                 \
+  void symbol(OUT(f32, h), IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, u32 k, u32 n, u32 columns, GATED_SCALARS,  \
+              u32 matrix_rows) {                                                                                  \
+    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
+                     INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, n, columns, matrix_rows);       \
   }
 #define MOE_ROWS_GEMM(symbol, Weight, DOWN, DOWN_IS)                                                               \
   KERNEL(MATRIX_THREADS)                                                                                          \
   void symbol(OUT(f32, y), IN(f32, h), ROUTING, INSIDE DOWN, u32 k, u32 n, u32 columns, u32 matrix_rows) {         \
     moe_rows_gemm(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, n, columns, matrix_rows);      \
+  }
+#define MOE_GATHER                                                                                                \
+  KERNEL(COMBINE_THREADS)                                                                                         \
+  void strixhlo_moe_gather(IN(f32, x), IN(i32, expert), IN(i32, order), OUT(f32, sorted), u32 k, u32 experts,      \
+                           u32 pairs, u32 columns) {                                                              \
+    moe_gather(x, {expert, order, nullptr, nullptr, k}, sorted, experts, pairs, columns);                         \
+  }
+#define MOE_ACTIVATE(symbol, BIASES, GATE_BIAS, UP_BIAS)                                                           \
+  KERNEL(COMBINE_THREADS)                                                                                         \
+  void symbol(IN(f32, gate), IN(f32, up), IN(i32, expert), INSIDE BIASES OUT(f32, h), u32 experts, u32 pairs, u32 n, \
+              GATED_SCALARS) {                                                                                    \
+    moe_activate(gate, up, expert, GATED_BY(GATE_BIAS, UP_BIAS), h, experts, pairs, n);                           \
   }
 #define MOE_COMBINE                                                                                               \
   KERNEL(COMBINE_THREADS)                                                                                         \

@@ -9,6 +9,7 @@ from ..ops.formats_affine import AffineFormat
 
 EXPERT_ROWS = (1, 8)  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
+MOST_BINDINGS = 16  # buffers of a dispatch in IREE's HIP driver
 # Members of weights.h's Parts, in their order: type and, where it differs, the name of the format's part.
 MEMBERS = {
     "codes": "u32",
@@ -45,23 +46,37 @@ def expert_kernels(
     kind = f"({_weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
 
-    def weight(prefix: str) -> str:
-        given = ", ".join(f"IN({MEMBERS[m]}, {prefix}_{m})" for m in members)
+    def weight(prefix: str, *more: str) -> str:
+        given = ", ".join([*(f"IN({MEMBERS[m]}, {prefix}_{m})" for m in members), *(f"IN(f32, {m})" for m in more)])
         held = ", ".join(f".{m} = {prefix}_{m}" for m in MEMBERS if m in members)
         return f"({given}), ({{{held}}})"
 
-    pair, down = f"{weight('gate')}, {weight('up')}", weight("down")
-    lines = {
-        f"strixhlo_moe_gate_up_gemv_{name}_m{m}": f"MOE_GATE_UP_GEMV({{symbol}}, {m}, {kind}, {pair})"
-        for m in EXPERT_ROWS
-    }
-    most = EXPERT_ROWS[-1]
+    lines, most, down = {}, EXPERT_ROWS[-1], weight("down")
+    for biased in (False, True):
+        if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
+            continue
+        biases = ("gate_bias", "up_bias") if biased else ()
+        pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
+        start = f"strixhlo_moe_{gate_up(biased)}"
+        for m in EXPERT_ROWS:
+            lines[f"{start}_gemv_{name}_m{m}"] = f"MOE_GATE_UP_GEMV({{symbol}}, {m}, {kind}, {pair})"
+        if matrix:
+            lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({{symbol}}, {kind}, {pair})"
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({{symbol}}, {most}, {kind}, {down})"
     lines[f"strixhlo_moe_down_gemv_{name}"] = f"MOE_DOWN_GEMV({{symbol}}, {kind}, {down})"
     if matrix:
-        lines[f"strixhlo_moe_gate_up_gemm_{name}"] = f"MOE_GATE_UP_GEMM({{symbol}}, {kind}, {pair})"
         lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({{symbol}}, {kind}, {down})"
     return {symbol: line.replace("{symbol}", symbol) for symbol, line in lines.items()}
+
+
+def gate_up(biased: bool) -> str:
+    """What the kernels of both matmuls are called."""
+    return "gate_up_biased" if biased else "gate_up"
+
+
+def gate_up_bindings(parts: int, biased: bool) -> int:
+    """Buffers of such a kernel: x, the routing, two weights, two biases, h."""
+    return 1 + 4 + 2 * parts + 2 * biased + 1
 
 
 def routing_kernels() -> dict[str, str]:
@@ -69,4 +84,9 @@ def routing_kernels() -> dict[str, str]:
     routes = {
         f"strixhlo_moe_route_e{most}": f"MOE_ROUTE(strixhlo_moe_route_e{most}, {most // 32})" for most in ROUTE_EXPERTS
     }
-    return {**routes, "strixhlo_moe_combine": "MOE_COMBINE"}
+    activate = {
+        "strixhlo_moe_activate": "MOE_ACTIVATE(strixhlo_moe_activate, (), nullptr, nullptr)",
+        "strixhlo_moe_activate_biased": "MOE_ACTIVATE(strixhlo_moe_activate_biased,"
+        " (IN(f32, gate_bias), IN(f32, up_bias),), gate_bias, up_bias)",
+    }
+    return {**routes, **activate, "strixhlo_moe_gather": "MOE_GATHER", "strixhlo_moe_combine": "MOE_COMBINE"}

@@ -15,7 +15,7 @@ from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, _ceil_div, _float_bits
-from .moe_kernels import EXPERT_ROWS, ROUTE_EXPERTS
+from .moe_kernels import EXPERT_ROWS, MOST_BINDINGS, ROUTE_EXPERTS, gate_up, gate_up_bindings
 
 SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
@@ -93,31 +93,68 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """Both matmuls and the activation over sorted rows: a GEMV, and the matrix units for experts with many rows."""
+    """Both matmuls and the activation over sorted rows: a GEMV, and the matrix units for experts with many rows. Where
+    the weights differ in format, or have too many parts for one dispatch, one after the other."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
     names = part_names(format, types[5][0][0] // experts, columns)
-    weight, other = (_experts(format, experts, columns, k, types[5 + i * len(names) :]) for i in range(2))
-    if weight is None or weight != other:
+    gate, up = (_experts(format, experts, columns, k, types[5 + i * len(names) :]) for i in range(2))
+    if gate is None or up is None:
         return None
-    gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
+    operands = tuple(tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
     biases = ("gate_bias", "up_bias") if biased else ()
-    inputs = (*ROUTING, *gate, *up, *(biases or ("x", "x")))
-    how = (int(biased), ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
-    matrix = weight.on_matrix_units(t)
-    tiles = pairs if t == 1 else most_tiles(pairs, experts)
-    lanes, workgroups = expert_geometry(weight.n, k, chip.gate_up_lanes, chip)
-    shape = (k, experts, weight.n, columns, lanes, workgroups, *how, MATRIX_ROWS if matrix else NEVER)
-    symbol = f"strixhlo_moe_gate_up_gemv_{weight.kernel}_m{EXPERT_ROWS[t > 1]}"
-    h = Output("h", (pairs, weight.n), "f32")
-    launches = [Launch(symbol, ("x", *inputs), (h,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
+    how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
+    if gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
+        launches = _together(chip, gate, (*operands[0], *operands[1], *biases), biased, how, t, pairs)
+    else:
+        launches = _apart(chip, (gate, up), operands, biases, how, t, pairs)
+    result = launches[-1].outputs[0].name
+    return Lowering(("x", *ROUTING, *operands[0], *operands[1], *biases), tuple(launches), (result,))
+
+
+def _together(
+    chip: Chip, weight: Experts, parts: tuple[str, ...], biased: bool, how: tuple[int, int], tokens: int, pairs: int
+) -> list[Launch]:
+    matrix = weight.on_matrix_units(tokens)
+    tiles = pairs if tokens == 1 else most_tiles(pairs, weight.experts)
+    lanes, workgroups = expert_geometry(weight.n, weight.k, chip.gate_up_lanes, chip)
+    shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
+    symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS[tokens > 1]}"
+    h, scalars = Output("h", (pairs, weight.n), "f32"), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
+    inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
+    launches = [Launch(symbol, inputs, (h,), scalars, tiles * workgroups, threads)]
     if matrix:
         whole = Output("h_whole", h.shape, "f32", updates="h")
-        symbol = f"strixhlo_moe_gate_up_gemm_{weight.kernel}"
-        scalars = (k, weight.n, columns, *how, MATRIX_ROWS)
+        symbol = f"strixhlo_moe_{gate_up(biased)}_gemm_{weight.kernel}"
+        scalars = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
         grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS // 2)
-        launches.append(Launch(symbol, ("h", "x", *inputs), (whole,), scalars, grid, THREADS))
-    return Lowering(("x", *ROUTING, *gate, *up, *biases), tuple(launches), (launches[-1].outputs[0].name,))
+        launches.append(Launch(symbol, ("h", *inputs), (whole,), scalars, grid, THREADS))
+    return launches
+
+
+def _apart(
+    chip: Chip,
+    weights: tuple[Experts, Experts],
+    parts: tuple[tuple[str, ...], ...],
+    biases: tuple[str, ...],
+    how: tuple[int, int],
+    tokens: int,
+    pairs: int,
+) -> list[Launch]:
+    """The rows of x in order, gate, up, the activation."""
+    gate, up = weights
+    n, columns, experts = gate.n, gate.columns, gate.experts
+    rows = Output("sorted", (pairs, columns), "f32")
+    grid = _ceil_div(pairs * columns // 4, THREADS)
+    scalars = (gate.k, experts, pairs, columns)
+    launches = [Launch("strixhlo_moe_gather", ("x", "expert", "order"), (rows,), scalars, grid, THREADS)]
+    launches += _rows(chip, gate, "sorted", parts[0], "gate", tokens, pairs)
+    gate_result = launches[-1].outputs[0].name
+    launches += _rows(chip, up, "sorted", parts[1], "up", tokens, pairs)
+    inputs = (gate_result, launches[-1].outputs[0].name, "expert", *biases)
+    symbol = "strixhlo_moe_activate" + ("_biased" if biases else "")
+    h, grid = Output("h", (pairs, n), "f32"), _ceil_div(pairs * n, THREADS)
+    return [*launches, Launch(symbol, inputs, (h,), (experts, pairs, n, *how), grid, THREADS)]
 
 
 def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -132,7 +169,7 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     operands = ("h", "weights", "places", *ROUTING, *down, *bias)
     if t == 1:
         return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
-    rows = _rows(chip, weight, down, t, pairs)
+    rows = _rows(chip, weight, "h", down, "down", t, pairs)
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
     y, scalars = Output("y", (t, weight.n), "f32"), (t, k, experts, weight.n, int(biased))
     combine = Launch("strixhlo_moe_combine", inputs, (y,), scalars, _ceil_div(t * weight.n, THREADS), THREADS)
@@ -151,18 +188,20 @@ def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple
     return Launch(f"strixhlo_moe_down_gemv_{weight.kernel}", inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
 
 
-def _rows(chip: Chip, weight: Experts, down: tuple[str, ...], tokens: int, pairs: int) -> list[Launch]:
-    """The matmuls over sorted rows: a GEMV, and the matrix units for experts with many rows."""
+def _rows(
+    chip: Chip, weight: Experts, x: str, parts: tuple[str, ...], result: str, tokens: int, pairs: int
+) -> list[Launch]:
+    """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
     lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, WAVE, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
-    out = Output("down", (pairs, weight.n), "f32")
+    out, inputs = Output(result, (pairs, weight.n), "f32"), (x, *ROUTING, *parts)
     symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS[1]}"
-    launches = [Launch(symbol, ("h", *ROUTING, *down), (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
+    launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
     if matrix:
-        whole = Output("down_whole", out.shape, "f32", updates="down")
+        whole = Output(f"{result}_whole", out.shape, "f32", updates=result)
         scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)
         grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS)
         symbol = f"strixhlo_moe_rows_gemm_{weight.kernel}"
-        launches.append(Launch(symbol, ("down", "h", *ROUTING, *down), (whole,), scalars, grid, THREADS))
+        launches.append(Launch(symbol, (result, *inputs), (whole,), scalars, grid, THREADS))
     return launches

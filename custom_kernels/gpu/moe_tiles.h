@@ -31,14 +31,14 @@ struct ExpertRouting {
   }
 };
 
-// The biases of gate and up, [experts * n] (not read unless `biased`), and the activation.
+// The biases of gate and up, [experts * n], or null, and the activation.
 struct GatedBy {
   const GLOBAL f32 *gate_bias, *up_bias;
-  u32 biased, activation;
+  u32 activation;
   f32 limit;
 
   __attribute__((always_inline)) f32 operator()(f32 gate, f32 up, u32 row) const {
-    if (biased) {
+    if (gate_bias) {
       gate += gate_bias[row];
       up += up_bias[row];
     }

@@ -32,13 +32,13 @@ AFFINE = (
     "affine8_g64_f16_f16",
 )
 # Formats of experts that tests build: their kernels read weights by the code of the matmuls above.
-EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q4_k", "f16")
+EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 
 
 def relatives(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts; "" for all other
     kernels. Those of one name are built together."""
-    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
+    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|gate_up_biased|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
