@@ -126,9 +126,9 @@ def _together(
     if matrix:
         whole = Output("h_whole", h.shape, "f32", updates="h")
         symbol = f"strixhlo_moe_{gate_up(biased)}_gemm_{weight.kernel}"
-        scalars = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
+        own = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
         grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS // 2)
-        launches.append(Launch(symbol, ("h", *inputs), (whole,), scalars, grid, THREADS))
+        launches.append(Launch(symbol, ("h", *inputs), (whole,), own, grid, THREADS))
     return launches
 
 
