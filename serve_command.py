@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 
 import click
@@ -74,74 +72,31 @@ def serve(
 ) -> None:
     """Serve compiled bundles over OpenAI's HTTP interface: /v1/chat/completions and others, see docs/serving.md."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it is given one text at a time, and needs no threads
-    from .runtime.batch_engine import BatchEngine
-    from .runtime.cache_size import require_kv_dtype
-    from .runtime.embedding import embed
-    from .runtime.load_plan import shortage
-    from .runtime.loaded import new_speculation, open_draft, planned_draft, plans_beside
-    from .runtime.memory import budget_line, item_line, require_fit_together
-    from .runtime.program import Program, read_build
-    from .runtime.scheduler import Scheduler
+    from .runtime.memory import item_line
     from .runtime.server.app import Settings, create_app
+    from .runtime.server.loading import Wanted, loaded_models
     from .runtime.server.run import allowed_hosts, listen
     from .runtime.server.run import serve as run_server
-    from .runtime.server.served import ServedModel
-    from .runtime.tokenizer import load_tokenizer
 
     if math.isnan(request_seconds):
         raise StrixhloError("--request-seconds is not a number; give seconds, above 0")
     if "" in api_key:
         raise StrixhloError("--api-key is empty; leave it out for a server without keys")
-    bound = listen(host, port)
     limit, body_limit = optional_size(memory_budget), parse_size(max_body)
-    with ExitStack() as stack:
-        stack.enter_context(bound)
-        models: dict[str, ServedModel] = {}
-        opened = _open_all(bundles)
-        built = [(bundle, read_build(bundle, target)) for bundle in opened.values()]
-        for bundle, build in built:
-            require_kv_dtype(bundle, build, kv_cache_dtype)
-        if draft and len(bundles) > 1:
-            raise StrixhloError("--draft goes with one served bundle, not with several")
+    settings = Settings(api_key, allowed_hosts(host), body_limit, request_seconds=request_seconds, webui=webui)
+    with listen(host, port) as bound:
         drafting = open_bundle(draft) if draft else None
-        small = planned_draft(drafting, speculate, load_tokenizer(bundles[0]), target, limit, parallel)
-        plans = plans_beside(small, built, limit, ctx, parallel)
-        budgets = [plan.budget for plan in (*plans, small) if plan]
-        require_fit_together(budgets)
-        say_dim(budget_line(budgets))
-        for name, plan in zip(opened, plans, strict=True):
-            if lack := shortage(plan, parallel):
-                say_dim(f"{name}: {lack}")
-        programs = []
-        for (name, bundle), plan in zip(opened.items(), plans, strict=True):
-            program = stack.enter_context(Program(bundle, target, threads, plan=plan))
-            engine = stack.enter_context(closing(BatchEngine(program)))
-            tokenizer = load_tokenizer(bundle.path)
-            drafts = open_draft(stack, drafting, small, target, threads)
-            made = Scheduler(
-                engine,
-                tokenizer.tokenizer,
-                eos_ids=tokenizer.eos_ids,
-                parallel=parallel,
-                queue_size=queue,
-                speculation=new_speculation(speculate, engine, drafts),
-            )
-            scheduler = stack.enter_context(closing(made))
-            pooling = bundle.manifest.pooling
-            gives = partial(embed, scheduler, pooling) if pooling else None
-            models[name] = ServedModel(name, tokenizer, engine.context, parallel, scheduler, gives)
-            programs.append(program)
-        hosts = allowed_hosts(host)
-        settings = Settings(api_key, hosts, body_limit, request_seconds=request_seconds, webui=webui)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+        wanted = Wanted(target, parallel, queue, ctx, kv_cache_dtype, speculate, drafting, threads, limit)
+        with loaded_models(_open_all(bundles), wanted, say_dim) as models:
+            address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
-        def ready() -> None:
-            stderr.print(f"listening on {address}", soft_wrap=True)
+            def ready() -> None:
+                stderr.print(f"listening on {address}", soft_wrap=True)
 
-        run_server(create_app(models, settings), bound, drain_seconds=drain_seconds, ready=ready)
-        for name, budget in zip([*opened, "draft"], budgets, strict=False):
-            say_dim(f"{name}: {size(budget.needed)} planned: {item_line(budget)}")
-        say_dim(f"memory peak of this process, all models together: {programs[0].peak()}")
+            run_server(create_app(models.served, settings), bound, drain_seconds=drain_seconds, ready=ready)
+            for name, budget in zip([*models.served, "draft"], models.budgets, strict=False):
+                say_dim(f"{name}: {size(budget.needed)} planned: {item_line(budget)}")
+            say_dim(f"memory peak of this process, all models together: {models.programs[0].peak()}")
 
 
 def _open_all(paths: Sequence[Path]) -> dict[str, Bundle]:
