@@ -168,7 +168,8 @@ def _refuse_experts_without_kernels(module: ir.Module, target: Target) -> None:
     """The ops' own definitions decode one expert after the other in a loop of the host: nobody wants that."""
     left = {ir.StringAttr(c.attributes["name"]).value for c in operations(module, "stablehlo.composite")}
     if any(name.startswith("strixhlo.moe_") for name in left):
+        advice = "use another quantization" if target.name == "cpu" else "compile it for the CPU (--target cpu)"
         raise StrixhloError(
-            f"{target.name}: the kernels for mixtures of experts are not written for this target, or not for weights"
-            f" like this model's; compile it for the CPU (--target cpu)"
+            f"{target.name}: there are no kernels here for mixtures of experts, or not for weights like this model's"
+            f" (nvfp4 with a global scale for each expert has none anywhere); {advice}"
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from checkpoint_logits import distance, logits_of
@@ -14,6 +15,8 @@ from coverage_table import covers
 from family_checkpoints import CASES, VOCAB, random_checkpoint
 from mlx_models import in_float32, logits, quantized
 
+from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
+from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 
 IDS = np.random.default_rng(1).integers(3, VOCAB, 24)
@@ -21,7 +24,6 @@ MLX: dict[str, tuple[dict[str, Any], str]] = {
     "affine 4": ({"bits": 4, "group_size": 32}, "affine4_g32"),
     "mxfp4": ({"mode": "mxfp4"}, "mxfp4"),
     "nvfp4": ({"mode": "nvfp4"}, "nvfp4"),
-    "nvfp4 (a scale an expert)": ({"mode": "nvfp4", "global_scale": True}, "nvfp4"),
 }
 
 
@@ -36,10 +38,26 @@ def test_stacks_of_mlx_compiled_for_the_cpu(name: str, tmp_path: Path, compiled_
     compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
 
 
+def test_a_global_scale_for_each_expert(tmp_path: Path, compiled_once: CompiledOnce) -> None:
+    """mx.dequantize's weights (gather_qmm takes such scales on GPUs only); no kernel of ours reads them."""
+    random_checkpoint(*CASES["olmoe"][1:], tmp_path / "plain")
+    model = quantized(tmp_path / "plain", tmp_path / "mlx", mode="nvfp4", global_scale=True)
+    parts = open_checkpoint(str(tmp_path / "mlx")).tensors["model.layers.1.mlp.experts.up_proj.weight"].read()
+    stack = model.layers[1].mlp.switch_mlp.up_proj
+    for e in (0, 7, 15):
+        theirs = mx.dequantize(stack.weight[e], stack.scales[e], mode="nvfp4", group_size=16, bits=4, dtype=mx.float32)
+        own = {name: part.reshape(16, part.shape[0] // 16, -1)[e] for name, part in parts.items()}
+        want = np.array(theirs) * (float(stack.global_scale[e]) / 2688)
+        np.testing.assert_allclose(np.asarray(dequantize(FORMATS["nvfp4"], own)), want, rtol=1e-6)
+    with pytest.raises(StrixhloError, match="nvfp4 with a global scale for each expert"):
+        compiled_once.compile(tmp_path / "mlx", tmp_path / "bundle")
+
+
 def test_latent_attention_of_mlx(tmp_path: Path) -> None:
     """DeepSeek-V3 as mlx_lm stores it: kv_b_proj in two stacks of heads, quantized too."""
     _, kind, changes = CASES["deepseek 3"]
-    sizes = {"qk_nope_head_dim": 32, "v_head_dim": 32, "q_lora_rank": 32, "n_group": 1, "topk_group": 1}
+    sizes: dict[str, Any] = {"qk_nope_head_dim": 32, "v_head_dim": 32, "q_lora_rank": 32, "n_group": 1, "topk_group": 1}
+    sizes |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}  # mlx_lm reads older names of others
     random_checkpoint(kind, changes | sizes, tmp_path / "plain")
     model = in_float32(quantized(tmp_path / "plain", tmp_path / "mlx", bits=4, group_size=32))
     tensors = open_checkpoint(str(tmp_path / "mlx")).tensors
