@@ -14,7 +14,7 @@ from ..export.archive import DTYPES
 from ..export.checkpoint.contents import Checkpoint
 from ..export.jax_model import JaxModel, model_of_bundle
 from ..runtime.program import read_build
-from .judgement import EXACT, Finding, Judge, rounded, rounds, row_error
+from .judgement import EXACT, Finding, Judge, evaluations, row_error
 from .observation import Chunk, Observation, observation, score_entry
 from .observed_program import (
     Choice,
@@ -107,7 +107,7 @@ def _bisected(
     pools: tuple[Any, Any] = model.empty_pools()
     with observation(bundle, target, choice, threads, say) as seen:
         build = seen.build
-        reference = Reference(model, seen.observed.entry.rows, lambda op, x: rounded(x) if rounds(op, build) else x)
+        reference = Reference(model, seen.observed.entry.rows, evaluations(build))
         judge = Judge(seen.build, lambda names: changed_parameters(bundle, model, names), slack)
         for number, chunk in enumerate(seen.chunks(ids)):
             say(f"judging {len(seen.observed.ops)} ops, chunk {number + 1}")

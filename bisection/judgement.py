@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..bundle import Build
+from ..custom_kernels.ops import fused_matmul, quantized_matmul
 from ..custom_kernels.ops.cache_types import pool_values
+from ..custom_kernels.ops.formats import FORMATS
 from ..custom_kernels.ops.rope_and_append import operand_names, rows_in_pool
 from .observation import Chunk
 from .observed_program import LAYER, ObservedOp
-from .reference_steps import Step
+from .reference_steps import Evaluation, Step
 
 EXACT = 2e-3  # float32 in another order of sums
 SIXTEEN_BIT = 1e-2  # products of float16 or bfloat16, which the GPUs' matrix units make
@@ -62,6 +64,20 @@ def tolerance(op: str, build: Build) -> float:
 def rounds(op: str, build: Build) -> bool:
     """Whether the op rounds its first operand to 8 bits, where it has a kernel that does."""
     return build.activations == "int8" and (("matmul" in op and op != "dense_matmul") or op in EXPERTS)
+
+
+def evaluations(build: Build) -> dict[str, Evaluation]:
+    """Of the ops whose kernels round their input to 8 bits: their definitions with the rounding in its place."""
+    if build.activations != "int8":
+        return {}
+
+    def taken(format: str, x: jax.Array) -> jax.Array:
+        return rounded(x) if format in FORMATS else x
+
+    return {
+        "quantized_matmul": lambda x, *parts, **a: (quantized_matmul.reference(rounded(x), *parts, **a),),
+        "fused_matmul": lambda *operands, **a: (fused_matmul.evaluate(taken, *operands, **a),),
+    }
 
 
 def rounded(x: jax.Array) -> jax.Array:
@@ -185,6 +201,8 @@ def _rows(ours: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _operand(op: ObservedOp, i: int) -> str:
+    if op.attributes.get("added") and i == len(op.operands) - 1:
+        return "residual"
     names = OPERANDS.get(op.op, ("its input",))
     if op.op == "rope_and_append":
         names = operand_names(op.attributes)

@@ -21,6 +21,8 @@ from ..export.jax_model import JaxModel, loaded
 from ..export.layers.weights import Weight
 from ..export.trace import entry_function
 
+# (an op's operands and attributes) -> its results
+Evaluation = Callable[..., Sequence[jax.Array]]
 Given = Callable[[int], tuple[Sequence[np.ndarray | None], Sequence[np.ndarray | None]]]
 
 
@@ -28,7 +30,7 @@ Given = Callable[[int], tuple[Sequence[np.ndarray | None], Sequence[np.ndarray |
 class Step:
     """One custom op as it should be: operands made of the program's earlier results, results made of the program's
     operands. pool_from: for operands that are KV pools, the op that made them (-1: the entry's own), None for others.
-    unchanged: the results without what `Reference` does to first operands.
+    unchanged: the results without `Reference`'s own evaluations.
     """
 
     index: int
@@ -43,11 +45,9 @@ class Step:
 class Reference:
     """The score entry of a checkpoint's model with `rows` rows. Weights are read as they are needed."""
 
-    def __init__(
-        self, model: JaxModel, rows: int, first_operand: Callable[[str, jax.Array], jax.Array] = lambda _op, x: x
-    ) -> None:
-        """first_operand: what an op of that name does to its first operand on the target that is looked at."""
-        self._operand_of = first_operand
+    def __init__(self, model: JaxModel, rows: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """evaluations: of ops that the target that is looked at computes otherwise than their definition says."""
+        self._evaluations = evaluations
         inputs = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows,), (1,), (1,), model.table().shape)]
         pools = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in model.pools]
         weights = {name: stored.traced() for name, stored in model.stored.items()}
@@ -80,10 +80,12 @@ class Reference:
                 inner = eqn.params["jaxpr"]
                 name = eqn.params["name"].removeprefix(PREFIX)
                 run = partial(jax.core.eval_jaxpr, inner.jaxpr, inner.consts)
-                results = run(self._operand_of(name, actual[0]), *actual[1:])
+                attributes = _attributes(eqn)
+                own = self._evaluations.get(name)
+                results = own(*actual, **attributes) if own else run(*actual)
                 sources = tuple(None if _is_literal(v) else made.get(v) for v in eqn.invars)
                 unchanged = partial(_results, run, actual)
-                yield Step(count, name, _attributes(eqn), tuple(values), tuple(results), sources, unchanged)
+                yield Step(count, name, attributes, tuple(values), tuple(results), sources, unchanged)
                 if any(s is not None for s in sources):
                     shape = self._inputs[-1].aval.shape
                     made |= {v: count for v in eqn.outvars if v.aval.shape == shape}

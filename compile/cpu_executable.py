@@ -6,6 +6,7 @@ the scalars are push constants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..custom_kernels.ops.launch import Launch
 from .lower import append
 
 EXECUTABLE = "strixhlo_kernels"
+ITEM = {"i8": 1, "f16": 2, "bf16": 2, "i32": 4, "f32": 4}  # bytes
 
 
 @dataclass
@@ -30,6 +32,8 @@ class CpuExecutable:
         """The export for this launch: made on first use."""
         fresh = [t for t, o in zip(outputs, launch.outputs, strict=True) if not o.updates]
         bindings = [ir.RankedTensorType(t) for t in (*inputs, *fresh)]
+        if launch.bytes:
+            bindings = [_as_bytes(t) for t in bindings]
         key = (launch.symbol, str(len(launch.scalars)), *map(str, bindings))
         if key not in self.shims:
             name = f"{launch.symbol}_{len(self.shims)}"
@@ -61,6 +65,13 @@ stream.executable private @{EXECUTABLE} attributes {{ hal.executable.objects = #
   }}
 }}
 """
+
+
+def _as_bytes(type_: ir.RankedTensorType) -> ir.RankedTensorType:
+    """int8 [bytes of the tensor]."""
+    return ir.RankedTensorType.get(
+        [math.prod(type_.shape) * ITEM[str(type_.element_type)]], ir.IntegerType.get_signless(8)
+    )
 
 
 def _declaration(symbol: str, elements: list[str], scalars: int) -> str:

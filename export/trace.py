@@ -91,6 +91,8 @@ def entry_function(
         positions = jnp.where(row < count, start + row, -1)
         cache = Cache(k_pool, v_pool, table, positions, kv.block_size, places)
         hidden, cache = model.hidden_states(w, tokens, cache)
+        if kind == "embed":
+            hidden = model.normalized(w, hidden)
         if kind == "embed" and pooling and pooling.method == "mean":
             summed = jnp.sum(jnp.where((row < count)[:, None], hidden, 0.0), axis=0, keepdims=True)
             used.update(w.used)

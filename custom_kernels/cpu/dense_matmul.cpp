@@ -5,7 +5,8 @@
 #define DENSE_MATMUL(name, Type)                                                                                 \
   KERNEL strixhlo_mm_##name(BUFFER(const float, x), BUFFER(const Type::Element, w), BUFFER(float, y), int64_t M, \
                             int64_t N, int64_t K, int64_t tile_n, int64_t wg) {                                  \
-    f32_matmul(AT(x), DenseWeight<Type>{AT(w), K}, AT(y), M, N, tile_n, wg);                                     \
+    const int64_t n = wg * tile_n;                                                                               \
+    f32_matmul(AT(x), M, DenseWeight<Type>{AT(w), K}, n, min(tile_n, N - n), AT(y) + n, N);                      \
   }
 DENSE_MATMUL(f32, Float32)
 DENSE_MATMUL(f16, Float16)

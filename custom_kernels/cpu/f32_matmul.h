@@ -132,16 +132,14 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
   }
 }
 
-// x float32 [M, K], y float32 [M, N]: output columns wg * tile_n and on.
+// y[m * N + i] = row m of x times weight row n + i, i < count.
 template <class Weight>
-static void f32_matmul(const float* x, const Weight& weight, float* y, int64_t M, int64_t N, int64_t tile_n,
-                       int64_t wg) {
-  const int64_t n = wg * tile_n, count = min(tile_n, N - n);
+static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
   if (count <= 0) return;
-  if (M >= 16) return f32_gemm(x, M, weight, n, y + n, count, N);
+  if (M >= 16) return f32_gemm(x, M, weight, n, y, count, N);
   for (int64_t m = 0; m < M;) {
     const float* xm = x + m * weight.K;
-    float* to = y + m * N + n;
+    float* to = y + m * N;
     const int64_t left = M - m;
     if (W == 16 && left >= 8) {  // narrower builds have too few registers
       f32_gemv<Weight, W == 16 ? 8 : 4>(xm, weight, n, to, count, N), m += 8;

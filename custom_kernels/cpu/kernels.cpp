@@ -2,10 +2,12 @@
 #include "argmax.cpp"
 #include "attention.cpp"
 #include "dense_matmul.cpp"
+#include "fused_matmul.cpp"
 #include "moe_matmul.cpp"
 #include "moe_matmul_int8.cpp"
 #include "moe_few_rows.cpp"  // after both
 #include "moe_route.cpp"
+#include "norm_rows.cpp"
 #include "quantize_rows.cpp"
 #include "quantized_matmul_f32.cpp"
 #include "quantized_matmul_int8.cpp"

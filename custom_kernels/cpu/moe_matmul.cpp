@@ -1,6 +1,6 @@
 // Matmuls of a mixture of experts over rows that are sorted by expert: see ops/moe_matmul.py.
+#include "activation.h"
 #include "f32_matmul.h"
-#include "functions.h"
 #include "operands.h"
 
 // Columns [n, n + count) of y float32 [P, N]: sorted row s of x (all the same one where x_stride is 0) times expert
@@ -57,21 +57,6 @@ KERNEL strixhlo_moe_gather(BUFFER(const float, x), BUFFER(const int32_t, order),
   }
 }
 
-enum MoeActivation : int64_t { MOE_SILU, MOE_GELU, MOE_CLAMPED };
-
-INLINE F sigmoid(F x) { return 1.0f / (1.0f + exp(__builtin_elementwise_min(-x, F(88.0f)))); }
-
-INLINE F moe_activated(F gate, F up, int64_t activation, float limit) {
-  if (activation == MOE_SILU) return gate * sigmoid(gate) * up;
-  if (activation == MOE_GELU) {
-    const F inner = 0.7978845608f * (gate + 0.044715f * gate * gate * gate);
-    return 0.5f * gate * (1.0f + tanh(inner)) * up;
-  }
-  gate = __builtin_elementwise_min(gate, F(limit));
-  up = __builtin_elementwise_max(__builtin_elementwise_min(up, F(limit)), F(-limit));
-  return gate * sigmoid(1.702f * gate) * (up + 1.0f);
-}
-
 // h[s] = activation(gate[s] + bias, up[s] + bias), rows wg * row_tile and on, of those that have an expert. The
 // biases are read only where `biased`.
 KERNEL strixhlo_moe_activate(BUFFER(const float, gate), BUFFER(const float, up), BUFFER(const int32_t, expert),
@@ -86,7 +71,7 @@ KERNEL strixhlo_moe_activate(BUFFER(const float, gate), BUFFER(const float, up),
       const int64_t here = min(N - i, W);
       F g = load_part(AT(gate) + s * N + i, here), u = load_part(AT(up) + s * N + i, here);
       if (biased) g += load_part(AT(gate_bias) + bias + i, here), u += load_part(AT(up_bias) + bias + i, here);
-      store_part(AT(h) + s * N + i, moe_activated(g, u, activation, limit), here);
+      store_part(AT(h) + s * N + i, activated(g, u, activation, limit), here);
     }
   }
 }

@@ -10,6 +10,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
+from .fused_launches import fused_matmul
 from .launches import (
     TOKENS_PER_WORKGROUP,
     argmax_launches,
@@ -35,6 +36,7 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
         "quantized_matmul": quantized_matmul,
         "dense_matmul": _dense_matmul,
         "rope_and_append": rope_and_append,
+        "fused_matmul": partial(fused_matmul, fast),
         "attention": _attention,
         "argmax": _argmax,
         "moe_route": moe_route,

@@ -58,47 +58,66 @@ DEVICE void add_run(const typename W::Run (&weights)[R], u32 run, u32 stride, f3
   }
 }
 
-template <u32 M, u32 R, class W>
-DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) {
-  using Run = typename W::Run;
+// Run `run` of rows of R weights.
+template <u32 R, class W>
+DEVICE void ask_each(const W (&weights)[R], const u32 (&rows)[R], u32 run, typename W::Stored (&stored)[R]) {
+  UNROLL for (u32 r = 0; r < R; r++) ask_for_runs(weights[r], {rows[r]}, run, (typename W::Stored(&)[1])stored[r]);
+}
+
+// sum += M rows of x times one row of each of R weights, of whose runs the first `end` are asked for. `fill` puts columns
+// of x into local memory: where `there`, all of them are in it already; `others` may still read what was before.
+template <u32 M, u32 R, class W, class Fill>
+DEVICE void gemv_block(const W (&weights)[R], const u32 (&rows)[R], u32 end, u32 runs, u32 lanes, bool others,
+                       bool& there, const Fill& fill, f32 (&sum)[M][R]) {
   constexpr u32 STRIDE = STAGED / M / 4, PER_RUN = W::RUN / 4;  // in float4
   constexpr u32 RUNS_OF_STAGE = STRIDE / PER_RUN;
   constexpr bool AHEAD = M <= MOST_AHEAD;
+  const u32 part = lane_id() % lanes;
+  typename W::Stored next[R];
+  if (AHEAD && part < end) ask_each(weights, rows, part, next);
+  u32 run = part;
+  for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
+    const u32 count = smaller(RUNS_OF_STAGE, runs - start);
+    if (!there) {
+      if (start || others) barrier();
+      fill(start * PER_RUN, count * PER_RUN);
+      barrier();
+      there = count == runs;
+    }
+    for (; run < smaller(start + count, end); run += lanes) {
+      if (!AHEAD) ask_each(weights, rows, run, next);
+      typename W::Run now[R];
+      UNROLL for (u32 r = 0; r < R; r++) now[r] = run_of<W>(next[r]);
+      if (AHEAD && run + lanes < end) ask_each(weights, rows, run + lanes, next);
+      add_run<M, R, W>(now, run - start, STRIDE, sum);
+    }
+  }
+}
+
+template <u32 M, u32 R, class W>
+DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) {
+  constexpr u32 STRIDE = STAGED / M / 4;
   const u32 runs = k / W::RUN;
   const u32 part = lane_id() % lanes, rows_of_workgroup = GEMV_WAVES * (WAVE / lanes) * R;
   const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   weight.runs = runs;
-
+  const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
+    for (u32 i = thread_id(); i < count; i += GEMV_THREADS) {
+      UNROLL for (u32 row = 0; row < M; row++) {
+        Stage::x[row * staged(STRIDE) + staged(i)] = x4[(u64)smaller(row, m - 1) * (k / 4) + start + i];
+      }
+    }
+  };
+  W same[R] = {weight, weight};
+  static_assert(R == 2);
   bool there = false;  // all of x is in local memory
   for (u32 block = workgroup_id(); block * rows_of_workgroup < n; block += workgroups) {
     const u32 first = block * rows_of_workgroup + (wave_id() * (WAVE / lanes) + lane_id() / lanes) * R;
-    const u32 end = first < n ? runs : 0;  // of this lane: it asks for no run that it does not use
     u32 rows[R];  // a row past the end repeats the last one, and is not stored
     UNROLL for (u32 r = 0; r < R; r++) rows[r] = smaller(first + r, n - 1);
     f32 sum[M][R] = {};
-    typename W::Stored next[R];
-    if (AHEAD && part < end) ask_for_runs(weight, rows, part, next);
-    u32 run = part;
-    for (u32 start = 0; start < runs; start += RUNS_OF_STAGE) {
-      const u32 count = smaller(RUNS_OF_STAGE, runs - start);
-      if (!there) {
-        if (start || block != workgroup_id()) barrier();
-        for (u32 i = thread_id(); i < count * PER_RUN; i += GEMV_THREADS) {
-          UNROLL for (u32 row = 0; row < M; row++) {
-            Stage::x[row * staged(STRIDE) + staged(i)] = x4[(u64)smaller(row, m - 1) * (k / 4) + start * PER_RUN + i];
-          }
-        }
-        barrier();
-        there = count == runs;
-      }
-      for (; run < smaller(start + count, end); run += lanes) {
-        if (!AHEAD) ask_for_runs(weight, rows, run, next);
-        Run now[R];
-        UNROLL for (u32 r = 0; r < R; r++) now[r] = run_of<W>(next[r]);
-        if (AHEAD && run + lanes < end) ask_for_runs(weight, rows, run + lanes, next);
-        add_run<M, R, W>(now, run - start, STRIDE, sum);
-      }
-    }
+    // A lane asks for no run that it does not use.
+    gemv_block<M, R, W>(same, rows, first < n ? runs : 0, runs, lanes, block != workgroup_id(), there, fill, sum);
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < R; r++) {
         const f32 total = sum_over(sum[i][r], lanes);

@@ -4,9 +4,12 @@
 
 #include "argmax.h"
 #include "attention.h"
+#include "finish.h"
+#include "fused_gemv.h"
 #include "gemm.h"
 #include "gemv.h"
 #include "matrix_gemm.h"
+#include "rms_norm.h"
 #include "rope_and_append.h"
 #include "streams.h"
 
@@ -95,6 +98,49 @@
 #define ARGMAX            \
   KERNEL(ARGMAX_THREADS)  \
   void strixhlo_argmax(IN(f32, x), OUT(i32, y), u32 n) { argmax(x, y, n); }
+
+#define NORM_ROWS                                                                                               \
+  KERNEL(NORM_THREADS)                                                                                          \
+  void strixhlo_norm_rows(IN(f32, x), IN(f32, norm), OUT(f32, h), u32 k, u32 epsilon_bits, u32 offset_bits) {    \
+    norm_rows(x, {norm, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, k);     \
+  }
+
+#define BITS(name) __builtin_bit_cast(f32, name)
+#define FINISH                                                                                                     \
+  KERNEL(FINISH_THREADS)                                                                                           \
+  void strixhlo_finish(IN(f32, products0), IN(f32, products1), IN(f32, bias0), IN(f32, bias1), IN(f32, residual), OUT(f32, y), u32 m,    \
+                       u32 n, u32 first0, u32 first1, u32 width0, u32 width1, u32 column, u32 stride, u32 flags, u32 activation, \
+                       u32 limit_bits, u32 scale_bits) {                                                           \
+    finish({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                        \
+           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                         \
+  }
+// The same, into columns of a y that is there already.
+#define FINISH_MORE                                                                                                \
+  KERNEL(FINISH_THREADS)                                                                                           \
+  void strixhlo_finish_more(OUT(f32, y), IN(f32, products0), IN(f32, products1), IN(f32, bias0), IN(f32, bias1), IN(f32, residual),      \
+                            u32 m, u32 n, u32 first0, u32 first1, u32 width0, u32 width1, u32 column, u32 stride, u32 flags,    \
+                            u32 activation, u32 limit_bits, u32 scale_bits) {                                      \
+    finish({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                        \
+           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                         \
+  }
+
+#define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
+// One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
+#define FUSED_GEMV(symbol, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)                                    \
+  KERNEL(GEMV_THREADS)                                                                                             \
+  REGISTERS(128)                                                                                                   \
+  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,     \
+              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 first0, u32 n0, u32 first1,   \
+              u32 n1, u32 first2, u32 n2) {                                                                        \
+    using Tensor = INSIDE TYPE;                                                                                    \
+    using Form = FusedForm<INSIDE FORM>;                                                                           \
+    Tensor tensors[] = {INSIDE TENSORS};                                                                           \
+    const FusedRows rows[] = {INSIDE ROWS};                                                                        \
+    (void)first1, (void)n1, (void)first2, (void)n2;                                                                \
+    fused_gemv<M, Tensor, Form>(x, tensors, rows, y,                                                               \
+                                {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),            \
+                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL});      \
+  }
 
 #define ROPE_AND_APPEND(type)                                                                                         \
   KERNEL(APPEND_THREADS)                                                                                              \

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import cache_directory, find_clang, linker, run_tool
+from .fused_kernels import fused_line
 from .moe_kernels import expert_kernels, routing_kernels
 
 SOURCES = Path(__file__).parent
@@ -76,11 +77,21 @@ def _kernels() -> dict[str, str]:
             lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({pool}, {dim})"
             lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"
     lines["strixhlo_argmax"] = "ARGMAX"
+    lines["strixhlo_norm_rows"] = "NORM_ROWS"
+    lines |= {"strixhlo_finish": "FINISH", "strixhlo_finish_more": "FINISH_MORE"}
     lines["strixhlo_attention_combine"] = "ATTENTION_COMBINE"
     return lines | routing_kernels()
 
 
 KERNELS: dict[str, str] = _kernels()  # symbol -> the line of kernels.h's macros that makes it
+_PARTS: dict[str, Sequence[str]] = {name: tuple(fmt.parts(1, 256)) for name, fmt in FORMATS.items()}
+_PARTS |= dict.fromkeys(DENSE, ("dense",))
+
+
+def kernel_line(symbol: str) -> str:
+    """The line of kernels.h's macros that makes a kernel; KeyError for what is none. Fused matmuls are too many for a
+    table."""
+    return KERNELS[symbol] if symbol in KERNELS else fused_line(symbol, _PARTS)
 
 
 def sources_hash() -> str:
@@ -161,7 +172,7 @@ def _cached(
 ) -> Path:
     """Build a source with these kernels, unless it is there; files with `suffixes` are kept, the last is returned."""
     clang = find_clang()
-    source = "".join(f"{line}\n" for line in ('#include "kernels.h"', *(KERNELS[s] for s in sorted(set(symbols)))))
+    source = "".join(f"{line}\n" for line in ('#include "kernels.h"', *(kernel_line(s) for s in sorted(set(symbols)))))
     key = "\0".join([sources_hash(), source, clang.version, *flags])
     stem = f"gpu-{chip}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     folder = cache_directory() / "kernels"

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "gemv.h"
-#include "moe_activation.h"
+#include "activation.h"
 #include "moe_tiles.h"
 
 #if defined(__NVPTX__)

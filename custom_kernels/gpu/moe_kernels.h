@@ -7,7 +7,6 @@
 #include "moe_gemv.h"
 #include "moe_route.h"
 
-#define INSIDE(...) __VA_ARGS__
 
 // For up to 32 * PER_LANE experts.
 #define MOE_ROUTE(symbol, PER_LANE)                                                                               \

@@ -27,7 +27,7 @@ def member_of(part: str) -> str:
     return {"bias": "minimum", "dense": "codes"}.get(part, part)
 
 
-def _weight_type(format: str, dtypes: tuple[str, ...]) -> str:
+def weight_type(format: str, dtypes: tuple[str, ...]) -> str:
     """The format's C++ type; dtypes: of an affine format's scale and bias."""
     fmt = FORMATS.get(format)
     if fmt is None:
@@ -43,7 +43,7 @@ def expert_kernels(
 ) -> dict[str, str]:
     """Symbol -> line, of one format. name: in symbols; parts: of a weight, in operand order; matrix: whether the matrix
     units can hold its codes."""
-    kind = f"({_weight_type(format, dtypes)})"
+    kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
 
     def weight(prefix: str, *more: str) -> str:

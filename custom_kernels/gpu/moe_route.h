@@ -5,7 +5,7 @@
 // below the last one. The sort counts: a thread owns an expert, and looks at all pairs' experts in local memory.
 #pragma once
 
-#include "moe_activation.h"
+#include "activation.h"
 
 inline constexpr u32 ROUTE_THREADS = 256, ROUTE_WAVES = ROUTE_THREADS / WAVE, MOE_TILE = 16;
 inline constexpr u32 MOST_EXPERTS = 512, MOST_PAIRS = 8192;

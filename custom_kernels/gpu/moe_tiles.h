@@ -1,7 +1,7 @@
 // What `moe_route` says of the sorted rows, as the matmuls of a mixture of experts ask for it.
 #pragma once
 
-#include "moe_activation.h"
+#include "activation.h"
 
 inline constexpr u32 MATRIX_TILE = 64;  // sorted rows that the matrix units take together
 

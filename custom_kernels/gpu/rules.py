@@ -10,6 +10,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
+from .fused_launches import fused_matmul
 from .kernels import DENSE, POOLS
 from .launches import (
     APPEND_THREADS,
@@ -29,6 +30,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "quantized_matmul": partial(_quantized_matmul, chip),
         "dense_matmul": partial(_dense_matmul, chip),
         "rope_and_append": rope_and_append,
+        "fused_matmul": partial(fused_matmul, chip),
         "attention": _attention,
         "argmax": _argmax,
         "moe_route": moe_route,

@@ -34,7 +34,8 @@ class Launch:
 
     CPU kernels are C functions `void symbol(base, offset, base, offset, ..., scalar, ..., workgroup)`: for each input
     in order, then for each output that does not update an input, the base pointer and the offset in elements (int64);
-    then the scalars (int64) and the workgroup's index (int64), which runs from 0 to `workgroups` - 1.
+    then the scalars (int64) and the workgroup's index (int64), which runs from 0 to `workgroups` - 1. With `bytes` all
+    buffers are of bytes, and so are their offsets.
     GPU kernels take the same buffers, one pointer each, then the scalars (int32), and run `workgroups` workgroups of
     `threads` threads.
     """
@@ -45,6 +46,7 @@ class Launch:
     scalars: tuple[int | Dimension, ...]
     workgroups: int
     threads: int = 1
+    bytes: bool = False
 
 
 @dataclass(frozen=True)

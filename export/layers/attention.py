@@ -8,10 +8,11 @@ from typing import Literal
 
 import jax
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.rope_and_append import HeadNorm
 from .cache import Cache
-from .linear import projection, projection_shapes
-from .norm import Norm
+from .linear import joined_projections, projection, projection_shapes, projections
+from .norm import Input, Norm
 from .query_scale import QueryScale
 from .rope import Rope
 from .weights import Weights
@@ -73,8 +74,11 @@ class Attention:
             "projection": (heads * self.head_dim,),
         }[self.norm_over]
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], and the cache with this layer's new keys and values."""
+    def __call__(
+        self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
+    ) -> tuple[jax.Array, Cache]:
+        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one, and the cache with
+        this layer's new keys and values."""
         p = f"{prefix}{self.module}."
         projections, norm = self._qkv(w, p, x), None
         if self.norm and self.norm_over == "projection":
@@ -102,12 +106,16 @@ class Attention:
             softcap=self.softcap,
             sinks=w[p + "sinks"].dense if self.sinks else None,
         )
-        return projection(mixed, w, p + self.output, self.output_bias), cache
+        return projection(mixed, w, p + self.output, self.output_bias, residual), cache
 
-    def _qkv(self, w: Weights, p: str, x: jax.Array) -> tuple[jax.Array, ...]:
+    def _qkv(self, w: Weights, p: str, x: Input) -> tuple[jax.Array, ...]:
         """q, k, v float32 [T, its heads * head_dim], or the three beside each other."""
-        names = ("qkv",) if self.fused else ("q", "k", "v")
-        return tuple(projection(x, w, f"{p}{name}_proj", self.bias) for name in names)
+        if self.fused:
+            return (projection(x, w, p + "qkv_proj", self.bias),)
+        names = [f"{p}{name}_proj" for name in "qkv"]
+        if self.norm and self.norm_over == "projection":
+            return projections(x, w, names, self.bias)
+        return (joined_projections(x, w, names, self.bias),)
 
 
 def head_norm(norm: Norm, w: Weights, prefix: str, names: Sequence[str], values: bool = False) -> HeadNorm:

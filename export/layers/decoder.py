@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from .attention import Attention
 from .cache import Cache
 from .linear import embedding, linear
-from .norm import Norm
+from .norm import Input, Norm
 from .probe import probe
 from .weights import Weights
 
@@ -25,7 +26,14 @@ class FeedForward(Protocol):
     """An MLP, or a mixture of experts."""
 
     def shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]: ...
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array: ...
+    def __call__(
+        self,
+        w: Weights,
+        prefix: str,
+        x: Input,
+        positions: jax.Array | None = None,
+        residual: Residual | None = None,
+    ) -> jax.Array: ...
 
 
 @dataclass(frozen=True)
@@ -100,23 +108,30 @@ class Decoder:
         return made | {name: scale.values(context) for name, scale in scales.items()}
 
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """tokens int32 [T] -> the normalized last hidden states float32 [T, hidden]."""
+        """tokens int32 [T] -> the last hidden states float32 [T, hidden], before the final norm."""
         x = probe(embedding(tokens, w["model.embed_tokens.weight"]) * self.embedding_scale, "embedding")
         for i in range(self.layers):
             x, cache = self.layer(w, x, cache, i)
-        return probe(self.norm(x, w, "model.norm"), "norm"), cache
+        return x, cache
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
         """Layer i, pre-norm: x float32 [T, hidden] -> the same."""
         p, (before_attention, before_mlp) = f"model.layers.{i}.", self.norms
-        mixed, cache = self.attention[i](w, p, self.norm(x, w, p + before_attention), cache, i)
-        x = probe(x + mixed * self.residual_scale, f"layers.{i}.attention")
-        mixed = self.mlp[i](w, p, self.norm(x, w, p + before_mlp), cache.positions)
-        return probe(x + mixed * self.residual_scale, f"layers.{i}.mlp"), cache
+        normed = self.norm.before_matmul(x, w, p + before_attention)
+        x, cache = self.attention[i](w, p, normed, cache, i, Residual(x, self.residual_scale))
+        x = probe(x, f"layers.{i}.attention")
+        normed = self.norm.before_matmul(x, w, p + before_mlp)
+        x = self.mlp[i](w, p, normed, cache.positions, Residual(x, self.residual_scale))
+        return probe(x, f"layers.{i}.mlp"), cache
+
+    def normalized(self, w: Weights, hidden: jax.Array) -> jax.Array:
+        """The result of `hidden_states` after the final norm: float32 [T, hidden]."""
+        return self.norm(hidden, w, "model.norm")
 
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:
-        """float32 [T, hidden] -> float32 [T, vocabulary]."""
-        logits = linear(hidden, w["model.embed_tokens.weight" if self.tied else "lm_head.weight"])
+        """The result of `hidden_states`, or rows of it, float32 [T, hidden] -> float32 [T, vocabulary]."""
+        head = w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
+        logits = linear(self.norm.before_matmul(hidden, w, "model.norm"), head)
         if self.head_bias:
             logits = logits + w["lm_head.bias"].dense
         if self.logit_scale != 1:

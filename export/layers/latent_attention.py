@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from .attention import Attention
 from .cache import Cache
 from .decoder import Decoder
 from .head_linear import head_linear
 from .linear import projection, projection_shapes
-from .norm import Norm
+from .norm import Input, Norm
 from .weights import Weights
 
 LATENT_NORM = Norm(1e-6)  # whatever the other norms' epsilon is
@@ -54,8 +55,11 @@ class LatentAttention(Attention):
         yield from projection_shapes(p + "unembed_out", self.heads * self.value, self.kv_rank)
         yield from projection_shapes(p + self.output, self.hidden, self.heads * self.value, self.bias)
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], and the cache with this layer's new latents."""
+    def __call__(
+        self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
+    ) -> tuple[jax.Array, Cache]:
+        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one, and the cache with
+        this layer's new latents."""
         p = f"{prefix}{self.module}."
         assert self.rope
         q = self._queries(w, p, x)
@@ -71,9 +75,9 @@ class LatentAttention(Attention):
             scale=self.scale,
         )
         values = head_linear(mixed[:, :, : self.kv_rank], w[p + "unembed_out.weight"])
-        return projection(values.reshape(len(x), -1), w, p + self.output, self.bias), cache
+        return projection(values.reshape(len(x), -1), w, p + self.output, self.bias, residual), cache
 
-    def _queries(self, w: Weights, p: str, x: jax.Array) -> jax.Array:
+    def _queries(self, w: Weights, p: str, x: Input) -> jax.Array:
         """float32 [T, heads, plain + rotated]."""
         if self.q_rank:
             narrow = LATENT_NORM(projection(x, w, p + "q_a_proj", self.bias), w, p + "q_a_layernorm")

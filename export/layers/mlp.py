@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ...errors import StrixhloError
 from ..config_values import shown
-from .linear import projection, projection_shapes
+from .linear import gated_halves, gated_projection, projection, projection_shapes, projections
+from .norm import Input
 from .weights import Weights
 
 
@@ -33,6 +35,10 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "relu2": relu_squared,
 }
+
+
+# Those that a matmul does on its way out, by their name there.
+FUSED = {"silu": "silu", "swish": "silu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu"}
 
 
 def activation(config: Mapping[str, Any], key: str = "hidden_act", default: str = "silu") -> str:
@@ -71,17 +77,33 @@ class Mlp:
         yield from projection_shapes(p + self.up, self.intermediate * (2 if self.fused else 1), self.hidden, self.bias)
         yield from projection_shapes(p + self.down, self.hidden, self.intermediate, self.bias)
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """x float32 [T, hidden] -> float32 [T, hidden]."""
-        p, act = f"{prefix}{self.module}.", ACTIVATIONS[self.activation]
-        up = projection(x, w, p + self.up, self.bias)
+    def __call__(
+        self,
+        w: Weights,
+        prefix: str,
+        x: Input,
+        positions: jax.Array | None = None,  # noqa: ARG002
+        residual: Residual | None = None,
+    ) -> jax.Array:
+        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one."""
+        p = f"{prefix}{self.module}."
+        return projection(self._inner(w, p, x), w, p + self.down, self.bias, residual)
+
+    def _inner(self, w: Weights, p: str, x: Input) -> jax.Array:
+        """float32 [T, intermediate]."""
+        fused, act = FUSED.get(self.activation, ""), ACTIVATIONS[self.activation]
         if not self.gated:
-            inner = act(up)
-        elif self.fused:
-            inner = act(up[:, : self.intermediate]) * up[:, self.intermediate :]
-        else:
-            inner = act(projection(x, w, p + self.gate, self.bias)) * up
-        return projection(inner, w, p + self.down, self.bias)
+            up = projection(x, w, p + self.up, self.bias, activation=fused)
+            return up if fused else act(up)
+        if self.fused:
+            if fused and not self.bias:
+                return gated_halves(x, w, p + self.up, fused)
+            both = projection(x, w, p + self.up, self.bias)
+            return act(both[:, : self.intermediate]) * both[:, self.intermediate :]
+        if fused:
+            return gated_projection(x, w, p + self.gate, p + self.up, fused, self.bias)
+        gate, up = projections(x, w, (p + self.gate, p + self.up), self.bias)
+        return act(gate) * up
 
 
 @dataclass(frozen=True)
@@ -100,12 +122,20 @@ class XieluMlp:
         yield f"{prefix}mlp.act_fn.beta", ()
         yield f"{prefix}mlp.act_fn.eps", ()
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:  # noqa: ARG002
-        """x float32 [T, hidden] -> float32 [T, hidden]."""
+    def __call__(
+        self,
+        w: Weights,
+        prefix: str,
+        x: Input,
+        positions: jax.Array | None = None,  # noqa: ARG002
+        residual: Residual | None = None,
+    ) -> jax.Array:
+        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one."""
         up = projection(x, w, f"{prefix}mlp.up_proj")
         a = f"{prefix}mlp.act_fn."
         beta, eps = w[a + "beta"].dense, w[a + "eps"].dense
         positive = jax.nn.softplus(w[a + "alpha_p"].dense)
         negative = beta + jax.nn.softplus(w[a + "alpha_n"].dense)
         low = (jnp.expm1(jnp.minimum(up, eps)) - up) * negative + beta * up
-        return projection(jnp.where(up > 0, positive * up * up + beta * up, low), w, f"{prefix}mlp.down_proj")
+        inner = jnp.where(up > 0, positive * up * up + beta * up, low)
+        return projection(inner, w, f"{prefix}mlp.down_proj", residual=residual)

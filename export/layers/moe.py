@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import jax
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
 from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from .linear import linear, projection, projection_shapes
 from .mlp import Mlp
+from .norm import Input, plain
 from .weights import Weights
 
 
@@ -68,8 +70,20 @@ class Experts:
             if self.bias:
                 yield f"{p}experts.{name}.bias", (self.experts, rows)
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
-        """x float32 [T, hidden] -> float32 [T, hidden]; positions int32 [T]: -1 for rows that go to no expert."""
+    def __call__(
+        self,
+        w: Weights,
+        prefix: str,
+        x: Input,
+        positions: jax.Array | None = None,
+        residual: Residual | None = None,
+    ) -> jax.Array:
+        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one; positions int32 [T]:
+        -1 for rows that go to no expert."""
+        mixed = self._mixed(w, prefix, plain(x), positions)
+        return residual.x + mixed * residual.scale if residual else mixed
+
+    def _mixed(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         assert positions is not None
         p = f"{prefix}{self.module}."
         mixed = self.mix(w, p, x, self.route(w, p, x, positions))

@@ -8,8 +8,33 @@ from typing import Literal
 
 import jax
 
+from ...custom_kernels.ops.fused_matmul import InputNorm
 from ...custom_kernels.ops.norm import layer_norm, rms_norm
 from .weights import Weights
+
+
+@dataclass(frozen=True)
+class Normed:
+    """x float32 [T, n], and the RMSNorm that it is to get: a matmul does it on its way in (linear.py)."""
+
+    x: jax.Array
+    norm: InputNorm
+
+    @property
+    def value(self) -> jax.Array:
+        """x, normalized: float32 [T, n]."""
+        return rms_norm(self.x, self.norm.weight + self.norm.offset, self.norm.epsilon)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+Input = jax.Array | Normed
+
+
+def plain(x: Input) -> jax.Array:
+    """The input as an array, for what is no matmul."""
+    return x.value if isinstance(x, Normed) else x
 
 
 @dataclass(frozen=True)
@@ -37,3 +62,9 @@ class Norm:
             weight = weight + self.offset
         y = (rms_norm if self.kind == "rms" else layer_norm)(x, weight, self.epsilon)
         return y + w[f"{name}.bias"].dense if self.bias else y
+
+    def before_matmul(self, x: jax.Array, w: Weights, name: str) -> Input:
+        """The same for what goes into matmuls alone: those can do an RMSNorm themselves."""
+        if self.kind != "rms" or self.bias:
+            return self(x, w, name)
+        return Normed(x, InputNorm(w[f"{name}.weight"].dense, self.epsilon, self.offset))

@@ -15,7 +15,7 @@ def probe(x: jax.Array, name: str) -> jax.Array:
     """The identity. Inside `recording()`, at trace time, it also notes (name, x).
 
     Names that every family uses: "embedding", "layers.<i>.attention" and "layers.<i>.mlp" (the residual stream after
-    that part was added to it), "norm" (the input of the output head). x: float32 [T, hidden].
+    that part was added to it). x: float32 [T, hidden].
     """
     states = _recorded.get()
     if states is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ..config_keys import Config
 from ..config_values import count, flag, positive, refuse
 from ..layers.cache import Cache
@@ -33,9 +34,9 @@ class Parallel(Decoder):
         """Layer i: x float32 [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         normed = self.norm(x, w, p + self.norms[0])
-        mixed, cache = self.attention[i](w, p, normed, cache, i)
-        x = probe(x + mixed, f"layers.{i}.attention")
-        return probe(x + self.mlp[i](w, p, normed), f"layers.{i}.mlp"), cache
+        x, cache = self.attention[i](w, p, normed, cache, i, Residual(x))
+        x = probe(x, f"layers.{i}.attention")
+        return probe(self.mlp[i](w, p, normed, residual=Residual(x)), f"layers.{i}.mlp"), cache
 
 
 def model(config: Config, theta: float = 500000.0) -> Decoder:

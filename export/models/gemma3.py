@@ -35,9 +35,9 @@ class Sandwich(Decoder):
         """Layer i: x float32 [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
-        mixed, cache = self.attention[i](w, p, self.norm(x, w, before_attention), cache, i)
+        mixed, cache = self.attention[i](w, p, self.norm.before_matmul(x, w, before_attention), cache, i)
         x = probe(x + self.norm(mixed, w, after_attention), f"layers.{i}.attention")
-        mixed = self.mlp[i](w, p, self.norm(x, w, before_mlp))
+        mixed = self.mlp[i](w, p, self.norm.before_matmul(x, w, before_mlp))
         return probe(x + self.norm(mixed, w, after_mlp), f"layers.{i}.mlp"), cache
 
 

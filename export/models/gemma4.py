@@ -70,7 +70,7 @@ class Gemma4(Decoder):
         return name.startswith(tuple(f"model.layers.{i}.self_attn.{part}" for i in layers for part in ("k_", "v_")))
 
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """tokens int32 [T] -> the normalized last hidden states float32 [T, hidden]."""
+        """tokens int32 [T] -> the last hidden states float32 [T, hidden], before the final norm."""
         x = probe(embedding(tokens, w["model.embed_tokens.weight"]) * self.embedding_scale, "embedding")
         inputs = self._inputs(w, tokens, x) if self.per_layer else None
         for i in range(self.layers):
@@ -78,15 +78,16 @@ class Gemma4(Decoder):
             if inputs is not None:
                 x = self._with_input(w, x, inputs[:, i], i)
             x = probe(x * w[f"model.layers.{i}.layer_scalar"].dense, f"layers.{i}.mlp")
-        return probe(self.norm(x, w, "model.norm"), "norm"), cache
+        return x, cache
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
         """Layer i without its own embedding and its factor: x float32 [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
-        mixed, cache = self.attention[i](w, p, self.norm(x, w, before_attention), cache, self.places[i])
+        normed = self.norm.before_matmul(x, w, before_attention)
+        mixed, cache = self.attention[i](w, p, normed, cache, self.places[i])
         x = probe(x + self.norm(mixed, w, after_attention), f"layers.{i}.attention")
-        mixed = self.mlp[i](w, p, self.norm(x, w, before_mlp))
+        mixed = self.mlp[i](w, p, self.norm.before_matmul(x, w, before_mlp))
         if self.experts:
             mixed = self.experts.beside(w, p, x, mixed, cache.positions)
         return x + self.norm(mixed, w, after_mlp), cache

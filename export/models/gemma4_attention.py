@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ...errors import StrixhloError
 from ..config_keys import Config
 from ..config_values import attention_heads, count, flag, positive, refuse, shown, wrong
 from ..layers.attention import Attention, head_norm
 from ..layers.cache import Cache
-from ..layers.linear import projection, projection_shapes
-from ..layers.norm import Norm
+from ..layers.linear import joined_projections, projection, projection_shapes, projections
+from ..layers.norm import Input, Norm
 from ..layers.rope import Rope
 from ..layers.weights import Weights
 from .pre_norm import FULL, SLIDING
@@ -46,20 +47,20 @@ class Gemma4Attention(Attention):
             yield from self.norm.shapes(f"{p}k_norm", self.head_dim)
         yield from projection_shapes(p + self.output, self.hidden, q, self.output_bias)
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], and the cache. layer: the place in the pools."""
+    def __call__(
+        self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
+    ) -> tuple[jax.Array, Cache]:
+        """As `Attention` does it. layer: the place in the pools."""
         p = f"{prefix}{self.module}."
         assert self.norm and self.rope
 
-        q = projection(x, w, f"{p}q_proj", self.bias)
         if self.reads_others:
+            q = projection(x, w, f"{p}q_proj", self.bias)
             q = self.norm(q.reshape(len(x), -1, self.head_dim), w, f"{p}q_norm")
             q = self.rope(q, w, cache.positions)
         else:
-            k = projection(x, w, f"{p}k_proj", self.bias)
-            v = k if self.values_are_keys else projection(x, w, f"{p}v_proj", self.bias)
             q, cache = cache.append(
-                (q, k, v),
+                self._projections(w, p, x),
                 heads=self.heads,
                 kv_heads=self.kv_heads,
                 layer=layer,
@@ -67,7 +68,14 @@ class Gemma4Attention(Attention):
                 table=w[self.rope.table].dense,
             )
         mixed = cache.read(q, kv_heads=self.kv_heads, layer=layer, scale=self.scale, window=self.window)
-        return projection(mixed, w, p + self.output, self.output_bias), cache
+        return projection(mixed, w, p + self.output, self.output_bias, residual), cache
+
+    def _projections(self, w: Weights, p: str, x: Input) -> tuple[jax.Array, ...]:
+        """q, k, v, or the three beside each other."""
+        if self.values_are_keys:
+            q, k = projections(x, w, (f"{p}q_proj", f"{p}k_proj"), self.bias)
+            return q, k, k
+        return (joined_projections(x, w, [f"{p}{name}_proj" for name in "qkv"], self.bias),)
 
 
 def attention_layers(config: Config, kinds: Sequence[str], hidden: int, norm: Norm) -> tuple[Gemma4Attention, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.rope_and_append import HeadNorm
 from ..config_keys import Config
 from ..config_values import count, flag, layer_types, positive, refuse, wrong
@@ -17,6 +18,7 @@ from ..layers.decoder import Decoder
 from ..layers.linear import linear, projection
 from ..layers.mlp import Mlp
 from ..layers.moe import Experts
+from ..layers.norm import Input
 from ..layers.query_scale import QueryScale
 from ..layers.weights import Weights
 from .mixture import experts_of
@@ -32,8 +34,10 @@ class Llama4Attention(Attention):
 
     head_epsilon: float = 0.0
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, cache: Cache, layer: int) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], and the cache with this layer's new keys and values."""
+    def __call__(
+        self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
+    ) -> tuple[jax.Array, Cache]:
+        """As `Attention` does it."""
         p = f"{prefix}{self.module}."
         ones = jnp.ones(self.head_dim, jnp.float32)
         q, cache = cache.append(
@@ -47,15 +51,14 @@ class Llama4Attention(Attention):
             query_scale=w[self.query_scale.table].dense if self.query_scale else None,
         )
         mixed = cache.read(q, kv_heads=self.kv_heads, layer=layer, scale=self.scale, window=self.window)
-        return projection(mixed, w, p + self.output, self.output_bias), cache
+        return projection(mixed, w, p + self.output, self.output_bias, residual), cache
 
 
 @dataclass(frozen=True)
 class Llama4Experts(Experts):
     """One expert a token; what it is given is multiplied by the sigmoid of its score, what it gives is not."""
 
-    def __call__(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
-        """x float32 [T, hidden] -> float32 [T, hidden]; positions int32 [T]: -1 for rows that go to no expert."""
+    def _mixed(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None) -> jax.Array:
         assert positions is not None and self.shared and self.k == 1
         p = f"{prefix}{self.module}."
         best = linear(x, w[f"{p}{self.router}.weight"]).max(axis=-1, keepdims=True)

@@ -52,7 +52,7 @@ def test_intermediates(bundle: Bundle, tmp_path: Path) -> None:
     names = {p.name for p in (tmp_path / "kept").iterdir()}
     assert {"custom_calls.mlir", "lowered.mlir"} <= names and any("stream" in n for n in names)
     calls = (tmp_path / "kept" / "custom_calls.mlir").read_text()
-    assert "stablehlo.custom_call @strixhlo.dense_matmul" in calls
+    assert "stablehlo.custom_call @strixhlo.fused_matmul" in calls
     assert "stablehlo.composite" not in calls
 
 

@@ -51,4 +51,4 @@ def test_a_bundle_compiles_with_the_kernels_inside(tiny: Bundle, tmp_path: Path)
         assert entry["submissions"] == entry["host_waits"] == 1
         assert entry["copies"] == 0
     vmfb = (bundle.target_dir("cuda:sm_89") / VMFB).read_bytes()
-    assert vmfb.count(b".visible .entry strixhlo_gemv_bf16_m1(") == 1
+    assert vmfb.count(b".visible .entry strixhlo_fused_bf16_1r_m1(") == 1

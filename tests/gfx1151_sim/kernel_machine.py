@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from strixhlo.custom_kernels.gpu.kernels import KERNELS, build_hsaco
+from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
 from strixhlo.custom_kernels.ops.launch import Launch
 
 from .device import CodeObject
@@ -35,10 +35,25 @@ AFFINE = (
 EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 
 
+# Fused matmuls that tests build: format, number of weights, and what is around them (fused_kernels.py).
+FUSED = (
+    *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1nb", "q8_0_1n", "q8_0_2nb", "q8_0_1br", "q4_0_2gn"),
+    *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
+)
+
+
 def relatives(symbol: str) -> str:
+<<<<<<< HEAD
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts; "" for all other
     kernels. Those of one name are built together."""
     if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|gate_up_biased|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
+=======
+    """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "fused" of the fused
+    ones, "" for all other kernels. Those of one name are built together."""
+    if symbol.startswith("strixhlo_fused_"):
+        return "fused"
+    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
+>>>>>>> 963ac49 (Fused matmuls: norm with q, k and v; gate and up with their activation; matmul with the residual)
         return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
@@ -55,6 +70,8 @@ TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
 
 def kernels_of(name: str) -> list[str]:
     """The kernels that `relatives` gives this name."""
+    if name == "fused":
+        return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS]
     return [symbol for symbol in KERNELS if relatives(symbol) == name]
 
 

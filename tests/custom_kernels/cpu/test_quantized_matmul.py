@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from quantized_activations import activations, quantize, relative
 from quantized_weights import CASES, GGUF_CASES, Case, first_rows, random_weight
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
@@ -17,27 +18,6 @@ from strixhlo.custom_kernels.ops.formats_gguf import RUN, pack_codes
 MODES = [(name, fast) for name, case in CASES.items() for fast in (False, True) if case.integer or not fast]
 BY_MODE = pytest.mark.parametrize(("name", "fast"), MODES, ids=[f"{n}-{'int8' if f else 'f32'}" for n, f in MODES])
 MANY = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 127, 128)
-
-
-def activations(m: int, k: int) -> np.ndarray:
-    rng = np.random.default_rng([m, k])
-    return (rng.standard_normal((m, k)) * rng.choice([0.01, 1, 30], (m, 1)) + 0.1).astype(np.float32)
-
-
-def quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The definition of the 8-bit activations: xq, xs, xsum."""
-    groups = x.reshape(x.shape[0], -1, RUN)
-    most = np.abs(groups).max(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        xs = most / np.float32(127)
-        xs[xs < np.finfo(np.float32).tiny] = 0
-        inverse = np.where(xs > 0, np.float32(1) / xs, np.float32(0)).astype(np.float32)
-        xq = np.rint(groups * inverse[..., None])
-    broken = ~np.isfinite(most)
-    xs[broken] = np.nan
-    xq[broken] = 0
-    xq = xq.astype(np.int8).reshape(x.shape)
-    return xq, xs, xq.reshape(x.shape[0], -1, 16).sum(-1, dtype=np.int32)
 
 
 class Matmul:
@@ -60,10 +40,6 @@ class Matmul:
 @pytest.fixture
 def matmul(kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> Matmul:
     return Matmul(kernels, fenced, guarded)
-
-
-def relative(y: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.linalg.norm(y - reference) / max(np.linalg.norm(reference), 1e-30))
 
 
 def used(x: np.ndarray, fast: bool) -> np.ndarray:

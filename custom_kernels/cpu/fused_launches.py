@@ -1,0 +1,139 @@
+"""How `strixhlo.fused_matmul` becomes launches of the CPU kernels: one for few rows, for many the input comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.formats import FORMATS
+from ..ops.formats_gguf import RUN
+from ..ops.fused_matmul import Form
+from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.moe_matmul import ACTIVATIONS
+from .launches import ROW_ALIGN, TOKENS_PER_WORKGROUP, WORKGROUPS, _ceil_div, _float_bits
+from .weight_kernels import REALS, WeightKernel, weight_kernel
+
+# In the order of StoredFormat in fused_matmul.cpp.
+NAMES = (
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "q2_k", "q3_k"),
+    *("affine2", "affine3", "affine4", "affine5", "affine6", "affine8"),
+    *("mxfp4", "nvfp4", "mxfp8", "fp8"),
+    *REALS,
+)
+# Where a kernel expects each part of a weight.
+PLACES = (
+    ("codes", "dense"),
+    ("high", "global_scale"),
+    ("scale",),
+    ("super_scale",),
+    ("minimum", "bias"),
+    ("super_minimum",),
+)
+INTEGER = 1 << 6  # in a weight's word: it takes 8-bit activations
+NORMED, BIASED, ADDED, PREPARED = 1, 2, 4, 8
+SCRATCH = 64 * 1024  # bytes of a workgroup for its input
+FEW = 8  # rows
+MOST_SHARES, ROWS_OF_SHARE = 32, 128  # of workgroups that prepare the input themselves, which costs as much as 8 rows
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """One weight of a call: how it is read, which rows, and its operands where a kernel expects them."""
+
+    kernel: WeightKernel
+    integer: bool
+    first: int
+    n: int
+    places: tuple[str, ...]
+    bias: str
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        word = NAMES.index(self.kernel.name) | (INTEGER if self.integer else 0)
+        for i, value in enumerate(self.kernel.scalars):
+            word |= value << 8 * (i + 1)
+        return word, self.first, self.n
+
+
+def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[_Weight]:
+    found, dtypes = [], dict(zip(form.operands(k), (t for _, t in types), strict=True))
+    for i, rows in enumerate(form.rows):
+        format, names = form.formats[rows.tensor], form.parts(k)[rows.tensor]
+        operands = {name: f"{rows.tensor}.{name}" for name in names}
+        of_parts = {name: dtypes[operand] for name, operand in operands.items()}
+        kernel = weight_kernel(format, of_parts) if format in FORMATS else WeightKernel(format, integer=False)
+        codes = operands[names[0]]
+        places = tuple(next((operands[name] for name in place if name in operands), codes) for place in PLACES)
+        bias = f"bias {i}" if form.biased else codes
+        found.append(_Weight(kernel, fast and kernel.integer, rows.first, rows.count, places, bias))
+    return found
+
+
+def _scratch(weights: Sequence[_Weight], normed: bool, m: int, k: int) -> int:
+    """Bytes that the kernel takes for m rows of the input."""
+    rounded = m * (k + k // RUN * 4 + k // 16 * 4) if any(w.integer for w in weights) else 0
+    return rounded + (m * k * 4 if normed and not all(w.integer for w in weights) else 0)
+
+
+def _tile(weights: Sequence[_Weight], gated: bool, prepares: bool) -> tuple[int, int]:
+    """(tiles of 16 weight rows of a workgroup, workgroups)."""
+    tiles = sum(_ceil_div(w.n, ROW_ALIGN) for w in (weights[:1] if gated else weights))
+    workgroups = WORKGROUPS
+    if prepares:
+        workgroups = 1
+        while workgroups < MOST_SHARES and tiles * ROW_ALIGN * (2 if gated else 1) >= 2 * workgroups * ROWS_OF_SHARE:
+            workgroups *= 2
+    tile = _ceil_div(tiles, workgroups)
+    return tile, _ceil_div(tiles, tile)
+
+
+def _prepare(normed: bool, attributes: Mapping[str, Any], m: int, k: int, integers: bool) -> list[Launch]:
+    """The launches that normalize and round the input of many rows."""
+    row_tile, launches, x = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP), [], "x"
+    if normed:
+        bits = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
+        h, x = (Output("h", (m, k), "f32"),), "h"
+        scalars = (m, k, *bits, row_tile)
+        launches.append(Launch("strixhlo_norm_rows", ("x", "norm"), h, scalars, _ceil_div(m, row_tile)))
+    if integers:
+        outputs = (Output("xq", (m, k), "i8"), Output("xs", (m, k // RUN), "f32"), Output("xsum", (m, k // 16), "i32"))
+        launches.append(Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), _ceil_div(m, row_tile)))
+    return launches
+
+
+def fused_matmul(fast: bool, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    """fast: activations are rounded to 8 bits where a weight's format has integer dot products.
+
+    Up to 8 rows are one launch, unless their input is larger than what a workgroup may put on its stack.
+    """
+    (m, k), form = types[0][0], Form.of(attributes)
+    weights, gated = _weights(form, k, types, fast), len(form.rows) == 2 and bool(attributes["activation"])
+    integers, small = any(w.integer for w in weights), m <= FEW
+    prepares = small and (integers or form.normed) and _scratch(weights, form.normed, m, k) <= SCRATCH
+    launches = [] if prepares else _prepare(form.normed, attributes, m, k, integers)
+    x = "h" if launches and form.normed else "x"
+    rounded = ("xq", "xs", "xsum") if launches and integers else (x, x, x)
+    inputs = (x, *rounded, "norm" if form.normed else "x", "residual" if form.added else "x")
+    flags = NORMED * form.normed | BIASED * form.biased | ADDED * form.added | PREPARED * (not prepares)
+    tile, workgroups = _tile(weights, gated, prepares)
+    activation = ACTIVATIONS.index(attributes["activation"]) if attributes["activation"] else -1
+    numbers = (_float_bits(attributes[name]) for name in ("epsilon", "offset", "limit", "scale"))
+    epsilon, offset, limit, scale = numbers
+    n = weights[0].n if gated else sum(w.n for w in weights)
+    outputs: tuple[Output, ...] = (Output("y", (m, n), "f32"),)
+    symbol = f"strixhlo_fused_matmul_{len(weights)}"
+    if gated:
+        symbol = f"strixhlo_fused_gated_{'few' if small else 'many'}"
+        outputs = outputs if small else (Output("gate", (m, n), "f32"), *outputs)
+    launches.append(
+        Launch(
+            symbol,
+            (*inputs, *(name for w in weights for name in (*w.places, w.bias))),
+            outputs,
+            (m, k, tile, flags, epsilon, offset, activation, limit, scale, *(s for w in weights for s in w.scalars)),
+            workgroups,
+            bytes=True,
+        )
+    )
+    return Lowering(form.operands(k), tuple(launches), ("y",))

@@ -1,0 +1,11 @@
+// RMSNorm of many rows, for matmuls that do not do it themselves.
+#include "export.h"
+#include "rms_norm.h"
+
+// x float32 [M, K] -> h float32 [M, K]: rows wg * row_tile and on.
+KERNEL strixhlo_norm_rows(BUFFER(const float, x), BUFFER(const float, norm), BUFFER(float, h), int64_t M, int64_t K,
+                          int64_t epsilon_bits, int64_t offset_bits, int64_t row_tile, int64_t wg) {
+  const RmsNorm rms = {AT(norm), __builtin_bit_cast(float, int32_t(epsilon_bits)),
+                       __builtin_bit_cast(float, int32_t(offset_bits))};
+  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++) normalize_row(AT(x) + m * K, K, rms, AT(h) + m * K);
+}

@@ -1,0 +1,51 @@
+// RMSNorm (arXiv:1910.07467) of rows.
+#pragma once
+#include "vector.h"
+
+// An RMSNorm with `weight` float32 [K], to which `offset` is added.
+struct RmsNorm {
+  const float* weight;
+  float epsilon, offset;
+};
+
+// One over the root mean square of a row. The order of the sum depends on K alone.
+INLINE float inverse_rms(const float* x, int64_t K, float epsilon) {
+  F total[4] = {};
+  int64_t k = 0;
+  for (; k + 4 * W <= K; k += 4 * W) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+      const F v = load<F>(x + k + i * W);
+      total[i] = fma(v, v, total[i]);
+    }
+  }
+  for (; k < K; k += W) {
+    const F v = load_part(x + k, min(K - k, W));
+    total[0] = fma(v, v, total[0]);
+  }
+  const float mean = sum((total[0] + total[1]) + (total[2] + total[3])) / float(K);
+  return 1.0f / __builtin_elementwise_sqrt(mean + epsilon);
+}
+
+// A row times a factor times the norm's weight.
+struct Normalized {
+  const float* x;
+  const float* weight;
+  float factor, offset;
+
+  INLINE_MEMBER static Normalized of(const float* x, int64_t K, const RmsNorm& norm) {
+    return {x, norm.weight, inverse_rms(x, K, norm.epsilon), norm.offset};
+  }
+  INLINE_MEMBER F at(int64_t k) const { return load<F>(x + k) * factor * (load<F>(weight + k) + offset); }
+  INLINE_MEMBER F some(int64_t k, int64_t n) const {
+    return load_part(x + k, n) * factor * (load_part(weight + k, n) + offset);
+  }
+};
+
+INLINE void normalize_row(const float* x, int64_t K, const RmsNorm& norm, float* to) {
+  const Normalized row = Normalized::of(x, K, norm);
+  for (int64_t k = 0; k < K; k += W) {
+    const int64_t here = min(K - k, W);
+    store_part(to + k, here == W ? row.at(k) : row.some(k, here), here);
+  }
+}

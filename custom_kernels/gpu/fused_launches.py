@@ -1,0 +1,195 @@
+"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: for few rows one for each format of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..ops.formats import FORMATS
+from ..ops.fused_matmul import Form, Rows
+from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.moe_matmul import ACTIVATIONS
+from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
+from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
+from .launches import WAVE, Chip, _ceil_div, _float_bits, dense_matmul_launches, quantized_matmul_launches
+
+NORM_THREADS = FINISH_THREADS = 256
+BIASED, ADDED, GATED = 1, 2, 4
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of the op: its form and numbers, m rows of k columns, and of each tensor its rows and its parts' types."""
+
+    form: Form
+    attributes: Mapping[str, Any]
+    m: int
+    k: int
+    widths: tuple[int, ...]
+    dtypes: tuple[tuple[str, ...], ...]
+
+    @property
+    def gated(self) -> bool:
+        return bool(self.attributes["activation"]) and len(self.form.rows) == 2
+
+    @property
+    def activation(self) -> int:
+        name = self.attributes["activation"]
+        return ACTIVATIONS.index(name) if name else len(ACTIVATIONS)
+
+    def bits(self, *names: str) -> tuple[int, ...]:
+        return tuple(_float_bits(self.attributes[name]) for name in names)
+
+    def kernel(self, tensor: int) -> FusedKernel:
+        """The kernel for one weight of that tensor and nothing around it."""
+        format, rows = self.form.formats[tensor], next(r for r in GEMV_ROWS if self.m <= r)
+        dtypes = self.dtypes[tensor][1:]
+        name = weight_name(FORMATS[format], dtypes) if format in FORMATS else format
+        parts = self.form.parts(self.k)[tensor]
+        of_affine = dtypes if name != format else ()
+        return FusedKernel(name, format, of_affine, parts, 1, False, False, False, False, rows)
+
+
+def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """None for a weight without a kernel."""
+    (m, k), form = types[0][0], Form.of(attributes)
+    given = dict(zip(form.operands(k), types, strict=True))
+    parts = [[given[f"{t}.{name}"] for name in names] for t, names in enumerate(form.parts(k))]
+    widths, dtypes = tuple(p[0][0][0] for p in parts), tuple(tuple(dtype for _, dtype in p) for p in parts)
+    if any(f not in FORMATS and (f not in DENSE or k % 8) for f in form.formats):
+        return None
+    call = _Call(form, attributes, m, k, widths, dtypes)
+    if m > GEMV_ROWS[-1]:
+        launches = _many_rows(call, chip)
+    elif not call.gated:
+        launches = _few_rows(call, chip, form.rows)
+    else:
+        launches = _gated(call, chip) or _gated_apart(call, chip)
+    return Lowering(form.operands(k), tuple(launches), ("y",)) if launches else None
+
+
+def _geometry(columns: list[int], results: int, chip: Chip) -> tuple[int, int]:
+    """(lanes that share a weight row, workgroups), as `gemv_geometry`. results: columns of y from a lane's rows."""
+
+    def blocks(lanes: int) -> int:
+        return sum(_ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
+
+    lanes = 4
+    while lanes < WAVE and blocks(lanes) < chip.gemv_wanted:
+        lanes *= 2
+    return lanes, _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), chip.gemv_most))
+
+
+def _launch(
+    call: _Call, chip: Chip, kernel: FusedKernel, weights: list[int], columns: tuple[int, int], result: str, more: bool
+) -> Launch:
+    """weights: numbers of `form.rows`; columns: of the result, how many and the first of these weights'."""
+    rows = [call.form.rows[i] for i in weights]
+    inputs = ["x", *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
+    inputs += ["norm"] * kernel.normed + [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
+    results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
+    lanes, workgroups = _geometry([r.count for r in (rows[:1] if kernel.gated else rows)], results, chip)
+    of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
+    activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
+    numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"))
+    return Launch(
+        kernel.symbol + ("_more" if more else ""),
+        ((result, *inputs) if more else tuple(inputs)),
+        (Output(result, (call.m, columns[0]), "f32", updates=result if more else ""),),
+        (call.m, call.k, lanes, workgroups, *columns, *numbers, *of_weights),
+        workgroups,
+        chip.gemv_waves * WAVE,
+    )
+
+
+def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y", bare: bool = False) -> list[Launch]:
+    """The weights side by side, those of one format in one launch. bare: without bias and residual."""
+    form, launches, done, column = call.form, list[Launch](), 0, 0
+    total = sum(r.count for r in rows)
+    while done < len(rows):
+        first = call.kernel(rows[done].tensor)
+        biased, added, taken = form.biased and not bare, form.added and not bare, 1
+        first = replace(first, normed=form.normed, biased=biased, added=added)
+        while (
+            done + taken < len(rows)
+            and call.kernel(rows[done + taken].tensor).name == first.name
+            and replace(first, count=taken + 1).bindings <= MOST_BINDINGS
+        ):
+            taken += 1
+        weights = list(range(done, done + taken))
+        kernel = replace(first, count=taken)
+        launches.append(_launch(call, chip, kernel, weights, (total, column), result, bool(launches)))
+        column += sum(rows[i].count for i in weights)
+        done += taken
+    return launches
+
+
+def _gated(call: _Call, chip: Chip) -> list[Launch]:
+    """Gate, up and the activation in one launch; none where the weights differ in format."""
+    gate, up = (call.kernel(r.tensor) for r in call.form.rows)
+    kernel = replace(gate, count=2, gated=True, normed=call.form.normed, biased=call.form.biased, added=call.form.added)
+    if gate.name != up.name or kernel.bindings > MOST_BINDINGS:
+        return []
+    return [_launch(call, chip, kernel, [0, 1], (call.form.rows[0].count, 0), "y", False)]
+
+
+def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
+    """Gate and up side by side, then the activation."""
+    rows = call.form.rows
+    launches = _few_rows(call, chip, rows, "products", bare=True)
+    width = sum(r.count for r in rows)
+    return [*launches, _finish(call, 0, (0, rows[0].count), width, (rows[0].count, 0), False)]
+
+
+def _many_rows(call: _Call, chip: Chip) -> list[Launch]:
+    """The norm, each tensor's matmul into a buffer of its own, then what follows, side by side."""
+    launches, x, form = list[Launch](), "x", call.form
+    if form.normed:
+        x, h = "h", (Output("h", (call.m, call.k), "f32"),)
+        scalars = (call.k, *call.bits("epsilon", "offset"))
+        launches.append(Launch("strixhlo_norm_rows", ("x", "norm"), h, scalars, call.m, NORM_THREADS))
+    for t, names in enumerate(form.parts(call.k)):
+        shape, format = (call.m, call.widths[t], call.k), form.formats[t]
+        if format in FORMATS:
+            (launch,) = quantized_matmul_launches(FORMATS[format], *shape, call.dtypes[t][1:], chip)
+        else:
+            (launch,) = dense_matmul_launches(format, *shape, chip) or ()
+        inputs = (x, *(f"{t}.{name}" for name in names))
+        launches.append(replace(launch, inputs=inputs, outputs=(Output(f"products {t}", shape[:2], "f32"),)))
+    bare = not (form.biased or form.added or call.attributes["activation"])
+    if bare and len(form.rows) == 1 and form.rows[0].count == call.widths[0]:
+        launches[-1] = replace(launches[-1], outputs=(Output("y", (call.m, call.widths[0]), "f32"),))
+        return launches
+    if call.gated:
+        launches.append(_finish(call, 0, None, 0, (form.rows[0].count, 0), False))
+        return launches
+    column, total = 0, sum(r.count for r in form.rows)
+    for i, rows in enumerate(form.rows):
+        launches.append(_finish(call, i, None, 0, (total, column), i > 0))
+        column += rows.count
+    return launches
+
+
+def _finish(
+    call: _Call, i: int, firsts: tuple[int, int] | None, width: int, columns: tuple[int, int], more: bool
+) -> Launch:
+    """What follows the i-th weight's product (gated: the first two's). firsts: the products' first columns in a buffer
+    of `width` columns; None where each tensor has one of its own."""
+    form = call.form
+    rows = (form.rows[i], form.rows[1 if call.gated else i])
+    names = ["products"] * 2 if firsts else [f"products {r.tensor}" for r in rows]
+    places = firsts or (rows[0].first, rows[1].first)
+    widths = (width, width) if firsts else tuple(call.widths[r.tensor] for r in rows)
+    biases = [f"bias {i}", f"bias {1 if call.gated else i}"] if form.biased else names
+    flags = BIASED * form.biased | ADDED * form.added | GATED * call.gated
+    inputs = (*names, *biases, "residual" if form.added else names[0])
+    n = rows[0].count
+    return Launch(
+        "strixhlo_finish_more" if more else "strixhlo_finish",
+        ("y", *inputs) if more else inputs,
+        (Output("y", (call.m, columns[0]), "f32", updates="y" if more else ""),),
+        (call.m, n, *places, *widths, columns[1], columns[0], flags, call.activation, *call.bits("limit", "scale")),
+        _ceil_div(call.m * n, FINISH_THREADS),
+        FINISH_THREADS,
+    )

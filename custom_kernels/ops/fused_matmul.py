@@ -1,0 +1,173 @@
+"""`strixhlo.fused_matmul`: one to three matmuls of one input, with the norm before and the elementwise part after them.
+
+  h = norm(x);  y_i[m, n] = sum over k of h[m, k] * weight_i[first_i + n, k] + bias_i[n]
+and of these, with an activation: of two activation(y_0, y_1), of one activation(y_0); with a residual:
+residual + scale * y_0; with neither: all y_i side by side, [M, N_0 + N_1 + ...].
+
+Operands, those in brackets where the attributes ask for them: x float32 [M, K]; the parts of each tensor in the order
+of `WeightFormat.parts` (of one that is not quantized its array); [norm float32 [K]]; [bias float32 [N_i] of each
+weight]; [residual float32 [M, N]]. Attributes: formats, of each tensor a key of FORMATS or its dtype ("q4_1,q6_k");
+rows, of each weight its tensor, its first row in it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed,
+epsilon, offset (added to the norm's weight); biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of
+"clamped"); added, scale (of the residual).
+Result: float32 [M, N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .formats import FORMATS
+from .moe_matmul import activate, part_names
+from .norm import rms_norm
+
+NAME = "strixhlo.fused_matmul"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight: a tensor's parts by name, its format or dtype ("f32", "f16", "bf16"), and which of its rows (all from
+    the first on where count is 0)."""
+
+    parts: Mapping[str, jax.Array]
+    format: str
+    first: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class InputNorm:
+    """An RMSNorm of the input: weight float32 [K], to which `offset` is added."""
+
+    weight: jax.Array
+    epsilon: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What `scale` times the result is added to: x float32 [M, N]."""
+
+    x: jax.Array
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A weight: rows [first, first + count) of a tensor, which is counted from 0."""
+
+    tensor: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """The attributes of a call that say which operands it has."""
+
+    formats: tuple[str, ...]
+    rows: tuple[Rows, ...]
+    normed: bool
+    biased: bool
+    added: bool
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Form:
+        """From a call's attributes."""
+        rows = tuple(Rows(*map(int, part.split(":"))) for part in attributes["rows"].split(","))
+        flags = (attributes["normed"], attributes["biased"], attributes["added"])
+        return cls(tuple(attributes["formats"].split(",")), rows, *flags)
+
+    def parts(self, k: int) -> tuple[tuple[str, ...], ...]:
+        """Names of each tensor's parts, in operand order."""
+        return tuple(part_names(format, 1, k) for format in self.formats)
+
+    def operands(self, k: int) -> tuple[str, ...]:
+        """Names of all operands: "x", "0.codes", ..., "norm", "bias 0", ..., "residual"."""
+        tensors = tuple(f"{t}.{part}" for t, names in enumerate(self.parts(k)) for part in names)
+        biases = tuple(f"bias {i}" for i in range(len(self.rows))) if self.biased else ()
+        return ("x", *tensors, *(("norm",) * self.normed), *biases, *(("residual",) * self.added))
+
+
+def reference(x: jax.Array, *operands: jax.Array, **attributes: Any) -> jax.Array:
+    """The semantics in plain jnp."""
+    return evaluate(lambda _format, h: h, x, *operands, **attributes)
+
+
+def evaluate(
+    taken: Callable[[str, jax.Array], jax.Array], x: jax.Array, *operands: jax.Array, **attributes: Any
+) -> jax.Array:
+    """The semantics, where a weight of a format takes `taken(format, h)` for the input h."""
+    form, k = Form.of(attributes), x.shape[1]
+    given = dict(zip(form.operands(k)[1:], operands, strict=True))
+    if form.normed:
+        x = rms_norm(x, given["norm"] + attributes["offset"], attributes["epsilon"])
+    results = []
+    for i, rows in enumerate(form.rows):
+        format = form.formats[rows.tensor]
+        parts = {name: given[f"{rows.tensor}.{name}"] for name in form.parts(k)[rows.tensor]}
+        weight = _rows_of(format, parts, rows)
+        y = jnp.einsum("mk,nk->mn", taken(format, x), weight, precision=jax.lax.Precision.HIGHEST)
+        results.append(y + given[f"bias {i}"] if form.biased else y)
+    if activation := attributes["activation"]:
+        gate, up = results if len(results) == 2 else (results[0], jnp.float32(1))
+        results = [activate(gate, up, activation, attributes["limit"])]
+    y = jnp.concatenate(results, axis=1) if len(results) > 1 else results[0]
+    return given["residual"] + attributes["scale"] * y if form.added else y
+
+
+def _rows_of(format: str, parts: Mapping[str, jax.Array], rows: Rows) -> jax.Array:
+    """Rows of a tensor in float32 [count, K]."""
+    if format not in FORMATS:
+        (dense,) = parts.values()
+        return dense[rows.first : rows.first + rows.count].astype(jnp.float32)
+    fmt = FORMATS[format]
+    if rows.count < next(iter(parts.values())).shape[0]:
+        parts = fmt.take_rows(parts, jnp.arange(rows.first, rows.first + rows.count, dtype=jnp.int32))
+    return fmt.dequantize(parts)
+
+
+_composite = jax.lax.composite(reference, name=NAME)
+
+
+def fused_matmul(
+    x: jax.Array,
+    weights: Sequence[Matrix],
+    *,
+    norm: InputNorm | None = None,
+    biases: Sequence[jax.Array] = (),
+    activation: str = "",
+    limit: float = 0.0,
+    residual: Residual | None = None,
+) -> jax.Array:
+    """x float32 [M, K] times 1 to 3 weights -> float32 [M, N]. biases: none, or float32 [N_i] of each. See above."""
+    tensors: list[Matrix] = []
+    rows = []
+    for weight in weights:
+        known = (t for t, other in enumerate(tensors) if other.parts is weight.parts)
+        tensor = next(known, len(tensors))
+        tensors += [weight] if tensor == len(tensors) else []
+        count = weight.count or next(iter(weight.parts.values())).shape[0] - weight.first
+        rows.append(f"{tensor}:{weight.first}:{count}")
+    parts = [t.parts[name] for t in tensors for name in part_names(t.format, 1, x.shape[1])]
+    further = (*((norm.weight,) if norm else ()), *biases, *((residual.x,) if residual else ()))
+    return _composite(
+        x,
+        *parts,
+        *further,
+        formats=",".join(t.format for t in tensors),
+        rows=",".join(rows),
+        normed=norm is not None,
+        epsilon=norm.epsilon if norm else 0.0,
+        offset=norm.offset if norm else 0.0,
+        biased=bool(biases),
+        activation=activation,
+        limit=limit,
+        added=residual is not None,
+        scale=residual.scale if residual else 1.0,
+    )
