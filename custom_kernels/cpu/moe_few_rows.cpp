@@ -1,5 +1,6 @@
 // A mixture of experts for few tokens, with 8-bit activations: what follows each matmul is done where its tile is made.
 // Tiles are of 32 columns; an expert has at most 8 rows, since a token goes to it once. Included after moe_matmul.cpp.
+#include "activation.h"
 #include "int8_gemm.h"
 #include "operands.h"
 
@@ -48,7 +49,7 @@ INLINE void moe_up(const Activations& x, bool shared, const int32_t* offsets, co
           const int64_t at = (s + r) * N + n + i, here = min(count - i, W);
           F g = load_part(how.gate + at, here), u = load_part(&up[r][i], here);
           if (how.gate_bias) g += load_part(how.gate_bias + bias + i, here), u += load_part(how.up_bias + bias + i, here);
-          store_part(h + at, moe_activated(g, u, how.activation, how.limit), here);
+          store_part(h + at, activated(g, u, how.activation, how.limit), here);
         }
       }
     }
