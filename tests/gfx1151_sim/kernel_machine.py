@@ -43,17 +43,11 @@ FUSED = (
 
 
 def relatives(symbol: str) -> str:
-<<<<<<< HEAD
-    """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts; "" for all other
-    kernels. Those of one name are built together."""
-    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|gate_up_biased|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
-=======
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "fused" of the fused
     ones, "" for all other kernels. Those of one name are built together."""
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
-    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
->>>>>>> 963ac49 (Fused matmuls: norm with q, k and v; gate and up with their activation; matmul with the residual)
+    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|gate_up_biased|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
