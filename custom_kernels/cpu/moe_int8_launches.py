@@ -10,7 +10,7 @@ from .launches import TOKENS_PER_WORKGROUP, _ceil_div
 from .weight_kernels import WeightKernel
 
 SIZES = 5  # scalars of `moe_rows` that say how large everything is
-FEW = 8  # tokens
+FEW, MOST_PAIRS = 8, 128  # tokens, and rows of their experts, of the kernels of moe_few_rows.cpp
 ROUNDED = ("xq", "xs", "xsum")
 
 

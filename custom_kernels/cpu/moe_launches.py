@@ -10,7 +10,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
-from .moe_int8_launches import FEW, few_rows, with_8_bit_activations
+from .moe_int8_launches import FEW, MOST_PAIRS, few_rows, with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
 
 SCORINGS = ("softmax", "selected", "sigmoid")
@@ -115,7 +115,7 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
     launches: tuple[Launch, ...] = (rows, combine)
     if fast:
         launches = with_8_bit_activations(launches, kernel, pairs, columns)
-        if t <= FEW and kernel.integer:
+        if t <= FEW and pairs <= MOST_PAIRS and kernel.integer:
             mix = ("weights", "places", "expert", *(bias or ("weights",)))
             launches = (*launches[:-2], few_rows(launches[-2], "down", combine, mix, (t, k, int(biased))))
     return Lowering(operands, launches, ("y",))

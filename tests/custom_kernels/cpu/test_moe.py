@@ -82,6 +82,15 @@ def eight_bits(x: np.ndarray) -> np.ndarray:
     return np.asarray(rounded(jnp.asarray(x, jnp.float32))).astype(np.float64)
 
 
+@pytest.mark.parametrize(("tokens", "k", "few"), [(1, 16, True), (8, 16, True), (8, 17, False), (9, 2, False)])
+def test_only_few_rows_are_mixed_where_they_are_made(tokens: int, k: int, few: bool) -> None:
+    pairs = tokens * k
+    shapes = [(pairs, 64), (tokens, k), (tokens, k), (pairs,), (pairs,), (33,), (40,), (32 * 96, 32), (32 * 96, 2)]
+    dtypes = ["f32", "f32", *["i32"] * 5, "i8", "f16"]
+    lowering = moe_down({"format": "q4_0", "k": k, "biased": False}, list(zip(shapes, dtypes, strict=True)), True)
+    assert lowering and (lowering.launches[-1].symbol == "strixhlo_moe_down_q4_0") == few
+
+
 def run_moe(kernels: ctypes.CDLL, v: dict[str, np.ndarray], attributes: dict, fast: bool = False) -> np.ndarray:
     values = dict(v)
     down_attributes = {name: attributes[name] for name in ("format", "k", "biased")}
