@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_logits, routing
 
-from strixhlo.bisection.judgement import rounded
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
@@ -79,7 +78,9 @@ def test_more_experts_than_the_kernel_takes_have_no_kernel() -> None:
 
 def eight_bits(x: np.ndarray) -> np.ndarray:
     """A row whose every 32 columns are multiples of their largest magnitude / 127."""
-    return np.asarray(rounded(jnp.asarray(x, jnp.float32))).astype(np.float64)
+    runs = x.astype(np.float32).reshape(-1, 32)
+    scale = np.abs(runs).max(axis=1, keepdims=True) / np.float32(127)
+    return (np.round(runs * (1 / scale)) * scale).reshape(x.shape).astype(np.float64)
 
 
 @pytest.mark.parametrize(("tokens", "k", "few"), [(1, 16, True), (8, 16, True), (8, 17, False), (9, 2, False)])
@@ -124,10 +125,10 @@ def test_every_format(kernels: ctypes.CDLL, format: str) -> None:
         assert (y[3::7] == 0).all()
 
 
-@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q8_0", "q2_k", "q6_k", "mxfp4", "affine4_g32"])
+@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q2_k", "mxfp4", "affine4_g32"])
 def test_8_bit_activations(kernels: ctypes.CDLL, format: str) -> None:
     """Against experts whose inputs are rounded the same way: a few of the second rounding's fall the other way."""
-    for tokens, kind in ((1, "random"), (4, "random"), (43, "one")):
+    for tokens, kind in ((1, "random"), (4, "random"), (18, "one")):
         v = problem(format, tokens, True, kind)
         attributes = {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": True}
         y, want = run_moe(kernels, v, attributes, fast=True), expected(v, "silu", 0.0, eight_bits)
