@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ class Mlx:
         self._mx = optional_import("mlx.core", "mlx")
         utilities, self._cache = optional_import("mlx_lm.utils", "mlx"), optional_import("mlx_lm.models.cache", "mlx")
         try:
-            self._model, config = utilities.load_model(path)
+            self._model, config = utilities.load_model(path, model_config=_older_names(path))
         except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
             raise StrixhloError(f"mlx: cannot load {path}: {one_line(error)}") from error
         self._tokenizer = _tokenizer(path)
@@ -91,6 +92,15 @@ class Mlx:
 
     def _next(self, token: int, cache: Any) -> int:
         return int(self._mx.argmax(self._model(self._mx.array([[token]]), cache=cache)[0, -1]).item())
+
+
+def _older_names(path: Path) -> dict[str, Any]:
+    """What mlx-lm 0.32 does not find in a config.json of transformers 5: without it every base is its default."""
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    rope = config.get("rope_parameters") if isinstance(config, dict) else None
+    if not isinstance(rope, dict) or "rope_theta" not in rope or "rope_theta" in config:
+        return {}
+    return {"rope_theta": rope["rope_theta"]}
 
 
 def _tokenizer(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -93,6 +94,19 @@ def test_mlx_agrees_and_rounds_its_own_way(sharp: Bundle) -> None:
     result = compared(sharp, Mlx(Path(sharp.manifest.source)))
     assert result.failures == () and result.numerics.relative_error < 0.01
     assert result.limits.name.startswith("16-bit") and result.greedy_agreed == 4
+
+
+def test_mlx_gets_the_rope_base_of_a_new_config(sharp: Bundle, tmp_path: Path) -> None:
+    """Of transformers 5, which has it where mlx-lm does not look."""
+    folder = Path(shutil.copytree(sharp.manifest.source, tmp_path / "checkpoint"))
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 50000.0
+    assert "rope_theta" not in config
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = IDS[:20]
+    theirs, torch_s = (engine.logits(ids) for engine in (Mlx(folder), Float32Model(folder)))
+    assert np.linalg.norm(theirs - torch_s) < 1e-2 * np.linalg.norm(torch_s)
+    assert np.linalg.norm(Mlx(Path(sharp.manifest.source)).logits(ids) - torch_s) > 5e-2 * np.linalg.norm(torch_s)
 
 
 @pytest.fixture(scope="module")
