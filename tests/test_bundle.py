@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from strixhlo.bundle import MANIFEST, PROGRAM, WEIGHTS, Bundle, open_bundle
+from strixhlo.cli import main
 from strixhlo.errors import StrixhloError
 from strixhlo.replacement import atomic_write, replaced_directory
 
@@ -69,6 +71,12 @@ def test_manifest_that_is_no_json(bundle: Path) -> None:
     atomic_write(bundle / MANIFEST, b"{")
     with pytest.raises(StrixhloError, match="cannot be read"):
         open_bundle(bundle)
+
+
+def test_export_says_which_programs_go_with_the_bundle_that_it_replaces(bundle: Path, tiny: Bundle) -> None:
+    done = CliRunner().invoke(main, ["export", tiny.manifest.source, "-o", str(bundle)])
+    assert done.exit_code == 0 and "replaces the bundle that was there, whose programs for cpu are gone" in done.stderr
+    assert not (bundle / "cpu").exists()
 
 
 def test_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_tasks_from_local_data(worded: Bundle, engine: Engine, tmp_path: Path) -
         (("--perplexity", "a", "--limit", "4"), "--limit goes with --tasks"),
         (("--tasks", "a", "--task-path", "/nowhere"), "/nowhere: no such folder"),
         (("--tasks", ","), "names no task"),
+        (("--perplexity", "a", "--ctx", "99999999"), "--ctx 99999999 is more than the 256 positions"),
     ],
 )
 def test_what_is_wrong_is_one_line(worded: Bundle, arguments: tuple[str, ...], words: str) -> None:
