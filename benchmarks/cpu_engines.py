@@ -3,9 +3,9 @@
     python benchmarks/cpu_engines.py BUNDLE [--mlx FOLDER] [--threads 2] [--repeats 3] [-p 100] [-n 32]
 
 llama.cpp and transformers (float32, dequantized) read the GGUF that the bundle was made of; MLX a folder of its own
-format, such as `mlx_lm.convert -q --q-bits 4 --q-group-size 32` makes. On this kind of CPU MLX needs seconds a token,
-so it gets lengths of its own, once and without a warm-up, which its row says. The load of the machine is printed:
-beside other busy threads the numbers say little.
+format, such as `mlx_lm.convert -q --q-bits 4 --q-group-size 32` makes. MLX is slow on this kind of CPU, so it gets
+lengths of its own, once and without a warm-up, which its row says. The load of the machine is printed: beside other
+busy threads the numbers say little.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def shown(rate: float) -> str:
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--mlx", type=click.Path(path_type=Path))
-@click.option("--mlx-prompt", default=4, show_default=True)
-@click.option("--mlx-decode", default=2, show_default=True)
+@click.option("--mlx-prompt", default=8, show_default=True)
+@click.option("--mlx-decode", default=4, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
 @click.option("-p", "--prompt", default=100, show_default=True)

@@ -37,6 +37,8 @@ class Mlx:
             self._model, config = utilities.load_model(path, model_config=_older_names(path))
         except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
             raise StrixhloError(f"mlx: cannot load {path}: {one_line(error)}") from error
+        if self._mx.default_device().type == self._mx.DeviceType.cpu:
+            self._compute_in_float32()
         self._tokenizer = _tokenizer(path)
         text = config.get("text_config")
         self.vocab_size: int | None = config.get("vocab_size") or (text or {}).get("vocab_size")
@@ -70,6 +72,14 @@ class Mlx:
         """Drop the model."""
         self._model = None
         self._mx.clear_cache()
+
+    def _compute_in_float32(self) -> None:
+        """The CPU's kernels add up bfloat16 products in bfloat16: SmolLM2 in 4 bits is a KL of 0.14 off, at a fourth of
+        the speed. Packed weights stay as they are."""
+        halves = (self._mx.bfloat16, self._mx.float16)
+        map_tree = optional_import("mlx.utils", "mlx").tree_map
+        wide = map_tree(lambda a: a.astype(self._mx.float32) if a.dtype in halves else a, self._model.parameters())
+        self._model.update(wide)
 
     def _new_cache(self) -> Any:
         return self._cache.make_prompt_cache(self._model)
