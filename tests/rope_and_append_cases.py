@@ -74,7 +74,7 @@ class Call:
         table = rng.permutation(pool_blocks)[: sequences * blocks].reshape(sequences, blocks).astype(np.int32)
         if sequences > 2:
             table[2] = [-1, -(2**31), pool_blocks, 2**28, 2**31 - 1]  # no blocks of the pool
-        if case.head_dim == 64:
+        if sequences > 3:
             table[3, 3] = pool_blocks - 1  # position 31 is the last row of a block that the pool does not have whole
         narrow = case.pool_width or width
         shape = (LAYERS * width // narrow, rows, narrow)
