@@ -32,4 +32,5 @@ def unpack_bytes(codes: jax.Array, bits: int) -> jax.Array:
     codes = codes.astype(jnp.int32) & 255
     if bits == 8:
         return codes
-    return jnp.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1)
+    nibble = 4 * jnp.arange(2, dtype=jnp.int32)
+    return ((codes[..., None] >> nibble) & 15).reshape(codes.shape[0], -1)

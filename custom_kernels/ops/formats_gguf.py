@@ -122,14 +122,14 @@ def unpack_codes(parts: Mapping[str, jax.Array], bits: int) -> jax.Array:
     if bits == 8:
         return codes
     n = codes.shape[0]
-    runs = (codes & 255).reshape(n, -1, 16)
-    unpacked = jnp.concatenate([runs & 15, runs >> 4], axis=-1)
-    if bits > 4:
-        planes = parts["high"].reshape(n, -1, bits - 4, 1)
-        bit = (planes >> jnp.arange(RUN, dtype=jnp.int32)) & 1  # [n, runs, planes, 32]
-        # An iota and not an array: a constant would become an operand of the composite.
-        plane = 4 + jnp.arange(bits - 4, dtype=jnp.int32)[:, None]
-        unpacked = unpacked + (bit << plane).sum(axis=2)
+    # Elementwise all through, and with iotas for arrays: a concatenation, a sum and a constant would each cost a
+    # dispatch where the compiler's own code looks up an embedding.
+    nibble = 4 * jnp.arange(2, dtype=jnp.int32)[:, None]
+    runs = (codes & 255).reshape(n, -1, 1, 16)
+    unpacked = ((runs >> nibble) & 15).reshape(n, -1, RUN)
+    for plane in range(bits - 4):
+        words = parts["high"].reshape(n, -1, bits - 4)[:, :, plane, None]
+        unpacked = unpacked | (((words >> jnp.arange(RUN, dtype=jnp.int32)) & 1) << (4 + plane))
     return unpacked.reshape(n, -1)
 
 

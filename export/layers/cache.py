@@ -100,8 +100,7 @@ class Cache:
         """
         first = keys if layer % 2 == 0 else self.keys_before
         assert first is not None
-        heads = q.shape[1]
-        q, cache = self.append((q.reshape(len(q), -1), first, keys), heads=heads, kv_heads=1, layer=layer // 2)
+        _, cache = self.append((keys, first, keys), heads=1, kv_heads=1, layer=layer // 2)  # q needs nothing
         pool = cache.k_pool if layer % 2 == 0 else cache.v_pool
         mixed = attention(
             q,

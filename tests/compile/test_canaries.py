@@ -22,6 +22,7 @@ from strixhlo.compile.lower import append, composites_to_custom_calls, custom_ca
 from strixhlo.compile.parameters import bind_parameters
 from strixhlo.compile.targets import COMMON_FLAGS, parse_target
 from strixhlo.custom_kernels.cpu.rules import cpu_rules
+from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize_rows
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS, pack_codes
 from strixhlo.custom_kernels.ops.quantized_matmul import quantized_matmul
 from strixhlo.custom_kernels.ops.rope_and_append import rope_and_append
@@ -112,6 +113,20 @@ def check_matmul(vmfb: Path) -> None:
     invoke, _ = load(vmfb)
     y = np.asarray(invoke("main", x, *w.values()))
     np.testing.assert_allclose(y, np.asarray(matmul(x, *w.values())), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "dispatches"), [("q8_0", 1), ("q4_1", 1), ("mxfp4", 2), ("q6_k", 3)])
+def test_an_embedding_is_looked_up_in_few_dispatches(name: str, dispatches: int) -> None:
+    """The compiler fuses a format's definition with the choice of rows, as long as that is elementwise."""
+    specs = [jax.ShapeDtypeStruct(s, d) for s, d in FORMATS[name].parts(N, 256).values()]
+
+    def rows(tokens: jax.Array, *parts: jax.Array) -> jax.Array:
+        found = dict(zip(FORMATS[name].parts(N, 256), parts, strict=True))
+        return dequantize_rows(FORMATS[name], found, tokens)
+
+    text = jax.jit(rows).lower(jax.ShapeDtypeStruct((2,), jnp.int32), *specs).as_text()
+    stream = run(text, ["--compile-to=stream", "-o", "-", *parse_target("rocm").iree_flags])
+    assert stream.count("stream.cmd.dispatch @") == dispatches
 
 
 def two_appends(k_pool: Any, v_pool: Any, k: Any, rows: Any) -> Any:
