@@ -64,7 +64,7 @@ def test_places_and_texts_that_cannot_be(tiny: Bundle, tmp_path: Path) -> None:
     assert "is not UTF-8 text (byte 2)" in refused(tiny, *jax, "--text", tmp_path / "latin")
 
 
-def test_the_source_of_another_model_is_named(tiny: Bundle, tmp_path: Path) -> None:
+def test_the_source_of_another_model_is_named_and_a_budget_kept(tiny: Bundle, tmp_path: Path) -> None:
     words = Path(shutil.copytree(tiny.path, tmp_path / "bundle"))
     tokenizer = Tokenizer.from_file(str(words / "tokenizer.json"))
     tokenizer.pre_tokenizer = Whitespace()  # as it is, a text is one token
@@ -77,3 +77,5 @@ def test_the_source_of_another_model_is_named(tiny: Bundle, tmp_path: Path) -> N
         open_bundle(words), "--native", "transformers", "-p", 16, "-n", 2, "--greedy", 2, "--source", tmp_path / "other"
     )
     assert "has a model of 96 tokens, the bundle's has 320" in said and "--source" in said
+    said = refused(open_bundle(words), "--native", "transformers", "-p", 16, "--greedy", 2, "--memory-budget", "100M")
+    assert "--memory-budget leaves 100.0 MiB; what would fit" in said

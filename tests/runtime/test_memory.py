@@ -180,7 +180,7 @@ def test_run_reports_and_refuses(tiny: Bundle) -> None:
     assert re.fullmatch(r"memory peak: \S+ MiB resident", last)
     done = strixhlo("run", path, "--raw", "-p", "w1", "--memory-budget", "100M", code=2)
     assert done.stdout == "" and "--memory-budget leaves 100.0 MiB; what would fit" in done.stderr
-    for command in (("chat",), ("compare", "--native", "llama.cpp"), ("serve", "--port", "0")):
+    for command in (("chat",), ("serve", "--port", "0")):  # compare: tests/test_compare_command.py
         done = strixhlo(command[0], path, *command[1:], "--memory-budget", "100M", code=2)
         assert "--memory-budget leaves 100.0 MiB; what would fit" in done.stderr
     assert "size '5X' is not" in strixhlo("run", path, "-p", "w1", "--raw", "--memory-budget", "5X", code=2).stderr
