@@ -65,6 +65,7 @@ def _calls(shape: MoeShape, weights: Types) -> list[tuple[Any, dict[str, Any], t
     """(rule, attributes, operands) of the three ops."""
     own = {"format": shape.format, "k": shape.chosen, "biased": shape.biased}
     gate_up = own | {"activation": shape.activation, "limit": shape.limit}
+    gate_up |= {"normed": False, "epsilon": 0.0, "offset": 0.0}
     parts = {w: tuple(n for n in weights if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
     routed = ("expert", "order", "offsets", "tiles")
     biases = (("gate_bias", "up_bias"), ("bias",)) if shape.biased else ((), ())

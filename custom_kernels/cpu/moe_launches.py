@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
@@ -56,6 +56,23 @@ def _rows(
 
 
 def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
+    """`_gate_up`, after the norm where x gets one."""
+    if not attributes.get("normed"):
+        return _gate_up(attributes, types, fast)
+    lowering = _gate_up(attributes, types[:-1], fast)
+    if lowering is None:
+        return None
+    t, columns = types[0][0]
+    tile = _row_tile(t)
+    scalars = (t, columns, *(_float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
+    normed = (Output("normed", (t, columns), "f32"),)
+    norm = Launch("strixhlo_norm_rows", ("x", "norm"), normed, scalars, _ceil_div(t, tile))
+    return Lowering(
+        (*lowering.operands, "norm"), (norm, *with_input(lowering.launches, "x", "normed")), lowering.results
+    )
+
+
+def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> Lowering | None:
     """Gather the rows (unless there is only one token), both matmuls, the activation. fast: 8-bit activations."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]

@@ -2,10 +2,11 @@
 // were chosen, read where they are. See custom_kernels/ops/moe_matmul.py for the operands.
 //
 // `tiles` lists up to 16 sorted rows of one expert, which share what is read of its weight. With one token sorted row s is
-// a tile of its own. A row is summed in an order that depends on its weight alone.
+// a row of its own. A row is summed in an order that depends on its weight alone.
 #pragma once
 
 #include "gemv.h"
+#include "rms_norm.h"
 #include "activation.h"
 #include "moe_tiles.h"
 
@@ -68,6 +69,19 @@ struct ExpertShape {
   u32 experts, n, columns, lanes, workgroups;
 };
 
+// Asks for a run of one row of both weights.
+template <class W>
+struct GateAndUp {
+  const W &gate, &up;
+  u32 row;
+
+  MEMBER void operator()(u32 run, typename W::Stored (&stored)[2]) const {
+    const u32 rows[1] = {row};
+    ask_for_runs(gate, rows, run, (typename W::Stored(&)[1])stored[0]);
+    ask_for_runs(up, rows, run, (typename W::Stored(&)[1])stored[1]);
+  }
+};
+
 struct TokenRows {
   LOCAL_ARRAY static inline u32 start[8];  // of the rows of x that a tile gathers, in float4
 };
@@ -87,11 +101,7 @@ DEVICE void gate_up_rows(const GLOBAL f32* x, const ExpertRouting& routing, cons
   for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
     const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
     const u32 of_weight = e * s.n + smaller(row, s.n - 1);
-    const auto ask = [&](u32 run, typename W::Stored(&stored)[2]) __attribute__((always_inline)) {
-      const u32 own[1] = {of_weight};
-      ask_for_runs(gate, own, run, (typename W::Stored(&)[1])stored[0]);
-      ask_for_runs(up, own, run, (typename W::Stored(&)[1])stored[1]);
-    };
+    const GateAndUp<W> ask = {gate, up, of_weight};
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return x4[TokenRows::start[i] + at]; };
     f32 sum[M][2] = {};
     sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
@@ -136,21 +146,60 @@ DEVICE void plain_rows(const GLOBAL f32* h, const W& weight, GLOBAL f32* y, cons
 template <u32 MOST, class Rows>
 DEVICE void each_few_rows(const ExpertRouting& routing, const ExpertShape& s, u32 matrix_rows, const Rows& rows) {
   const u32 tile = workgroup_id() / s.workgroups;
-  if constexpr (MOST == 1) {
-    const u32 e = (u32)routing.expert[tile];
-    if (e < s.experts) rows(Count<1>(), e, tile, 1u);
-  } else {
-    const ExpertTile at = routing.tile(tile);
-    if (!at.count || at.together >= matrix_rows) return;
-    u32 first = at.first, left = at.count;
-    for (; left > 4; left -= smaller(left, MOST), first += MOST) rows(Count<MOST>(), at.expert, first, smaller(left, MOST));
-    if (left > 2) {
-      rows(Count<4>(), at.expert, first, left);
-    } else if (left == 2) {
-      rows(Count<2>(), at.expert, first, left);
-    } else if (left == 1) {
-      rows(Count<1>(), at.expert, first, left);
+  const ExpertTile at = routing.tile(tile);
+  if (!at.count || at.together >= matrix_rows) return;
+  u32 first = at.first, left = at.count;
+  for (; left > 4; left -= smaller(left, MOST), first += MOST) rows(Count<MOST>(), at.expert, first, smaller(left, MOST));
+  if (left > 2) {
+    rows(Count<4>(), at.expert, first, left);
+  } else if (left == 2) {
+    rows(Count<2>(), at.expert, first, left);
+  } else if (left == 1) {
+    rows(Count<1>(), at.expert, first, left);
+  }
+}
+
+// One over the root mean square of K numbers, of whose squares each thread has a sum. All threads meet here.
+DEVICE f32 inverse_rms_of(f32 squares, u32 k, f32 epsilon) {
+  const f32 of_wave = sum_over_wave(squares);
+  const u32 wave = wave_id();
+  if (lane_id() == 0) NormSums<1>::of_wave[wave] = of_wave;
+  barrier();
+  f32 total = 0.0f;
+  for (u32 w = 0; w < GEMV_WAVES; w++) total += NormSums<1>::of_wave[w];
+  return 1.0f / __builtin_elementwise_sqrt(total / (f32)k + epsilon);
+}
+
+// One token: sorted row s is the s-th of its experts, and x is one row, which gets a norm first where it is NORMED: its
+// squares are summed on the way into local memory, and the results are scaled, so that x is asked for once.
+template <bool NORMED, class W>
+DEVICE void moe_gate_up_one(const GLOBAL f32* x, const GLOBAL i32* expert, W gate, W up, const GatedBy gated,
+                            GLOBAL f32* h, const RmsNorm norm, const ExpertShape s) {
+  const u32 sorted = workgroup_id() / s.workgroups, e = (u32)expert[sorted], runs = s.columns / W::RUN;
+  if (e >= s.experts) return;  // padding
+  gate.runs = up.runs = runs;
+  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+  f32 squares = 0.0f, factor = 1.0f;
+  const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
+    f32x4 v = x4[at];
+    if constexpr (NORMED) {
+      UNROLL for (u32 c = 0; c < 4; c++) squares = multiply_add(v[c], v[c], squares);
+      v *= ((const GLOBAL f32x4*)norm.weight)[at] + norm.offset;
     }
+    return v;
+  };
+  const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), lane = lane_id();
+  bool there = false;
+  for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
+    const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
+    const u32 of_weight = e * s.n + smaller(row, s.n - 1);
+    f32 sum[1][2] = {};
+    const bool fresh = !there;
+    if (fresh) squares = 0.0f;
+    sum_runs<1, 2, W>(runs, s.lanes, true, row < s.n, there, GateAndUp<W>{gate, up, of_weight}, x_at, sum);
+    if (NORMED && fresh) factor = inverse_rms_of(squares, s.columns, norm.epsilon);
+    const f32 g = factor * sum_over(sum[0][0], s.lanes), u = factor * sum_over(sum[0][1], s.lanes);
+    if (lane % s.lanes == 0 && row < s.n) h[(u64)sorted * s.n + row] = gated(g, u, of_weight);
   }
 }
 

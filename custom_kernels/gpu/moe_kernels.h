@@ -35,6 +35,17 @@
                         INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                              \
                         {experts, n, columns, lanes, workgroups}, matrix_rows);                                    \
   }
+// Of one token; NORMED: PARTS ends with the norm's weight.
+#define MOE_GATE_UP_ONE(symbol, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)                 \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(128)                                                                                                  \
+  void symbol(IN(f32, x), IN(i32, expert), INSIDE GATE, INSIDE UP, OUT(f32, h), u32 experts, u32 n,           \
+              u32 columns, u32 lanes, u32 workgroups, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {                                                                \
+    moe_gate_up_one<NORMED>(x, expert, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                 \
+                            GATED_BY(GATE_BIAS, UP_BIAS), h,                                                      \
+                            {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},   \
+                            {experts, n, columns, lanes, workgroups});                                            \
+  }
 #define MOE_ROWS_GEMV(symbol, M, Weight, DOWN, DOWN_IS)                                                            \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(128)                                                                                                  \

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 from ..ops.formats import FORMATS
 from ..ops.formats_affine import AffineFormat
 
-EXPERT_ROWS = (1, 8)  # most sorted rows of an expert that a gemv takes at once
+EXPERT_ROWS = 8  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
 MOST_BINDINGS = 16  # buffers of a dispatch in IREE's HIP driver
 # Members of weights.h's Parts, in their order: type and, where it differs, the name of the format's part.
@@ -51,17 +52,24 @@ def expert_kernels(
         held = ", ".join(f".{m} = {prefix}_{m}" for m in MEMBERS if m in members)
         return f"({given}), ({{{held}}})"
 
-    lines, most, down = {}, EXPERT_ROWS[-1], weight("down")
+    lines, most, down = {}, EXPERT_ROWS, weight("down")
     for biased in (False, True):
         if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
             continue
         biases = ("gate_bias", "up_bias") if biased else ()
         pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
         start = f"strixhlo_moe_{gate_up(biased)}"
-        for m in EXPERT_ROWS:
-            lines[f"{start}_gemv_{name}_m{m}"] = f"MOE_GATE_UP_GEMV({{symbol}}, {m}, {kind}, {pair})"
+        lines[f"{start}_gemv_{name}_m{most}"] = f"MOE_GATE_UP_GEMV({{symbol}}, {most}, {kind}, {pair})"
         if matrix:
             lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({{symbol}}, {kind}, {pair})"
+    for biased, normed in product((False, True), (False, True)):
+        if gate_up_of_one_bindings(len(members), biased, normed) > MOST_BINDINGS:
+            continue
+        biases = ("gate_bias", "up_bias") if biased else ()
+        norm: tuple[str, ...] = ("norm",) if normed else ()
+        pair = ", ".join([weight("gate"), weight("up", *biases, *norm), *(biases or ("nullptr", "nullptr"))])
+        line = f"MOE_GATE_UP_ONE({{symbol}}, {str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'})"
+        lines[f"strixhlo_moe_{gate_up(biased, normed)}_gemv_{name}_m1"] = line
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({{symbol}}, {most}, {kind}, {down})"
     lines[f"strixhlo_moe_down_gemv_{name}"] = f"MOE_DOWN_GEMV({{symbol}}, {kind}, {down})"
     if matrix:
@@ -69,14 +77,19 @@ def expert_kernels(
     return {symbol: line.replace("{symbol}", symbol) for symbol, line in lines.items()}
 
 
-def gate_up(biased: bool) -> str:
+def gate_up(biased: bool, normed: bool = False) -> str:
     """What the kernels of both matmuls are called."""
-    return "gate_up_biased" if biased else "gate_up"
+    return "gate_up" + "_biased" * biased + "_normed" * normed
 
 
 def gate_up_bindings(parts: int, biased: bool) -> int:
     """Buffers of such a kernel: x, the routing, two weights, two biases, h."""
     return 1 + 4 + 2 * parts + 2 * biased + 1
+
+
+def gate_up_of_one_bindings(parts: int, biased: bool, normed: bool) -> int:
+    """The same of one token: of the routing it needs the experts alone; the norm's weight."""
+    return 1 + 1 + 2 * parts + 2 * biased + normed + 1
 
 
 def routing_kernels() -> dict[str, str]:

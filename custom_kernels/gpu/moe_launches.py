@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, _ceil_div, _float_bits
-from .moe_kernels import EXPERT_ROWS, MOST_BINDINGS, ROUTE_EXPERTS, gate_up, gate_up_bindings
+from .moe_kernels import (
+    EXPERT_ROWS,
+    MOST_BINDINGS,
+    ROUTE_EXPERTS,
+    gate_up,
+    gate_up_bindings,
+    gate_up_of_one_bindings,
+)
 
 SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
@@ -93,33 +100,53 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """Both matmuls and the activation over sorted rows: a GEMV, and the matrix units for experts with many rows. Where
-    the weights differ in format, or have too many parts for one dispatch, one after the other."""
+    """The norm, both matmuls and the activation over sorted rows.
+
+    One token: one launch. More: the norm's, a GEMV, and the matrix units for experts with many rows. Where the weights
+    differ in format, or have too many parts for one dispatch, they are multiplied one after the other.
+    """
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
-    format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
+    format, biased, k, normed = attributes["format"], attributes["biased"], attributes["k"], attributes["normed"]
     names = part_names(format, types[5][0][0] // experts, columns)
     gate, up = (_experts(format, experts, columns, k, types[5 + i * len(names) :]) for i in range(2))
-    if gate is None or up is None:
+    if gate is None or up is None or columns % 4:
         return None
     operands = tuple(tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
     biases = ("gate_bias", "up_bias") if biased else ()
+    norm = ("norm",) if normed else ()
     how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
-    if gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
-        launches = _together(chip, gate, (*operands[0], *operands[1], *biases), biased, how, t, pairs)
+    rms = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
+    parts = (*operands[0], *operands[1], *biases)
+    if t == 1 and gate == up and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS:
+        launches = [_of_one(chip, gate, (*parts, *norm), gate_up(biased, normed), (*how, *rms))]
+    elif gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
+        launches = _together(chip, gate, parts, biased, how, t, pairs)
     else:
         launches = _apart(chip, (gate, up), operands, biases, how, t, pairs)
+    if normed and "norm" not in launches[0].inputs:
+        h = (Output("normed", (t, columns), "f32"),)
+        first = Launch("strixhlo_norm_rows", ("x", "norm"), h, (columns, *rms), t, THREADS)
+        launches = [first, *with_input(launches, "x", "normed")]
     result = launches[-1].outputs[0].name
-    return Lowering(("x", *ROUTING, *operands[0], *operands[1], *biases), tuple(launches), (result,))
+    return Lowering(("x", *ROUTING, *parts, *norm), tuple(launches), (result,))
+
+
+def _of_one(chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...]) -> Launch:
+    lanes, workgroups = expert_geometry(weight.n, weight.k, chip.gate_up_lanes, chip)
+    scalars = (weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
+    h, symbol = Output("h", (weight.k, weight.n), "f32"), f"strixhlo_moe_{name}_gemv_{weight.kernel}_m1"
+    inputs, threads = ("x", "expert", *parts), chip.gemv_waves * WAVE
+    return Launch(symbol, inputs, (h,), scalars, weight.k * workgroups, threads)
 
 
 def _together(
     chip: Chip, weight: Experts, parts: tuple[str, ...], biased: bool, how: tuple[int, int], tokens: int, pairs: int
 ) -> list[Launch]:
     matrix = weight.on_matrix_units(tokens)
-    tiles = pairs if tokens == 1 else most_tiles(pairs, weight.experts)
+    tiles = most_tiles(pairs, weight.experts)
     lanes, workgroups = expert_geometry(weight.n, weight.k, chip.gate_up_lanes, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
-    symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS[tokens > 1]}"
+    symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     h, scalars = Output("h", (pairs, weight.n), "f32"), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
     inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
     launches = [Launch(symbol, inputs, (h,), scalars, tiles * workgroups, threads)]
@@ -196,7 +223,7 @@ def _rows(
     lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, WAVE, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), "f32"), (x, *ROUTING, *parts)
-    symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS[1]}"
+    symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
     if matrix:
         whole = Output(f"{result}_whole", out.shape, "f32", updates=result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -62,3 +62,8 @@ class Lowering:
 OperandTypes = Sequence[tuple[tuple[int, ...], str]]
 # (the call's attributes, its operands) -> how it is done on the target; None: no kernel for this shape.
 LoweringRule = Callable[[Mapping[str, Any], OperandTypes], "Lowering | None"]
+
+
+def with_input(launches: Sequence[Launch], old: str, new: str) -> tuple[Launch, ...]:
+    """The launches, reading one buffer in place of another."""
+    return tuple(replace(one, inputs=tuple(new if i == old else i for i in one.inputs)) for one in launches)

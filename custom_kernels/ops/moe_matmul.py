@@ -6,12 +6,14 @@ and its dtype is the format's name.
 
 moe_gate_up: x float32 [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
 of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h float32 [P, N]: sorted row s is
-activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything.
+activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything. Where `normed` the last
+operand is the weight of an RMSNorm float32 [K], which x gets first.
 moe_down: h float32 [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
 down; where `biased`, its bias float32 [E, N]. Result y float32 [T, N]: the weighted sum over each token's experts.
 
 Attributes: format, k, biased, and of moe_gate_up activation: "silu" (silu(gate) * up), "gelu" (of the tanh kind) or
-"clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) * (u + 1)) with its limit.
+"clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) * (u + 1)) with its limit; normed,
+and the norm's epsilon and offset (added to its weight).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 
 from .formats import FORMATS, dequantize
 from .moe_route import Routing
+from .norm import rms_norm
 
 GATE_UP, DOWN = "strixhlo.moe_gate_up", "strixhlo.moe_down"
 DENSE = "dense"
@@ -83,8 +86,13 @@ def reference_gate_up(
     activation: str,
     limit: float,
     biased: bool,
+    normed: bool = False,
+    epsilon: float = 0.0,
+    offset: float = 0.0,
 ) -> jax.Array:
     """The semantics in plain jnp."""
+    if normed:
+        x, weights = rms_norm(x, weights[-1] + offset, epsilon), weights[:-1]
     experts = offsets.shape[0] - 1
     n = weights[0].shape[0] // experts
     count = len(part_names(format, n, x.shape[1]))
@@ -136,8 +144,14 @@ def moe_gate_up(
     format: str,
     activation: str = "silu",
     limit: float = 0.0,
+    norm: jax.Array | None = None,
+    epsilon: float = 0.0,
+    offset: float = 0.0,
 ) -> jax.Array:
-    """x float32 [T, K], parts of gate and up [E * N, K], biases () or two [E, N] -> h float32 [P, N], sorted."""
+    """x float32 [T, K], parts of gate and up [E * N, K], biases () or two [E, N] -> h float32 [P, N], sorted.
+
+    norm: the weight float32 [K] of an RMSNorm that x gets first, with its epsilon and the offset of its weight.
+    """
     names = part_names(format, next(iter(gate.values())).shape[0], x.shape[1])
     return _gate_up(
         x,
@@ -147,11 +161,15 @@ def moe_gate_up(
         routing.tiles,
         *(part[name] for part in (gate, up) for name in names),
         *biases,
+        *(() if norm is None else (norm,)),
         format=format,
         k=routing.ids.shape[1],
         activation=activation,
         limit=limit,
         biased=bool(biases),
+        normed=norm is not None,
+        epsilon=epsilon,
+        offset=offset,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -13,7 +14,7 @@ from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from .linear import linear, projection, projection_shapes
 from .mlp import Mlp
-from .norm import Input, plain
+from .norm import Input, Normed
 from .weights import Weights
 
 
@@ -80,10 +81,10 @@ class Experts:
     ) -> jax.Array:
         """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one; positions int32 [T]:
         -1 for rows that go to no expert."""
-        mixed = self._mixed(w, prefix, plain(x), positions)
+        mixed = self._mixed(w, prefix, x, positions)
         return residual.x + mixed * residual.scale if residual else mixed
 
-    def _mixed(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None) -> jax.Array:
+    def _mixed(self, w: Weights, prefix: str, x: Input, positions: jax.Array | None) -> jax.Array:
         assert positions is not None
         p = f"{prefix}{self.module}."
         mixed = self.mix(w, p, x, self.route(w, p, x, positions))
@@ -94,7 +95,7 @@ class Experts:
             shared = jax.nn.sigmoid(linear(x, w[f"{p}{self.shared_gate}.weight"])) * shared
         return mixed + shared
 
-    def route(self, w: Weights, p: str, x: jax.Array, positions: jax.Array) -> Routing:
+    def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x float32 [T, hidden] goes to; p: "model.layers.0.mlp."."""
         return moe_route(
             projection(x, w, p + self.router, self.router_bias),
@@ -109,7 +110,7 @@ class Experts:
             group_top=self.group_top,
         )
 
-    def mix(self, w: Weights, p: str, x: jax.Array, routing: Routing) -> jax.Array:
+    def mix(self, w: Weights, p: str, x: Input, routing: Routing) -> jax.Array:
         """x float32 [T, hidden] through its experts, and their weighted sum."""
         gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
         if gate.format != up.format:
@@ -117,5 +118,9 @@ class Experts:
         names = ("gate_proj", "up_proj", "down_proj") if self.bias else ()
         biases = [w[f"{p}experts.{name}.bias"].dense for name in names]
         parts = (gate.parts, up.parts, biases[:2])
-        h = moe_gate_up(x, routing, *parts, format=gate.format, activation=self.activation, limit=self.limit)
+        how: dict[str, Any] = {"format": gate.format, "activation": self.activation, "limit": self.limit}
+        if isinstance(x, Normed):
+            how |= {"norm": x.norm.weight, "epsilon": x.norm.epsilon, "offset": x.norm.offset}
+            x = x.x
+        h = moe_gate_up(x, routing, *parts, **how)
         return moe_down(h, routing, down.parts, biases[2:], format=down.format)

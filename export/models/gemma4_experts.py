@@ -14,7 +14,7 @@ from ..config_keys import Config
 from ..config_values import count, shown, wrong
 from ..layers.linear import linear, projection_shapes
 from ..layers.moe import Experts
-from ..layers.norm import Norm, rms_norm
+from ..layers.norm import Input, Norm, plain, rms_norm
 from ..layers.weights import Weights
 
 GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
@@ -42,9 +42,9 @@ class Gemma4Experts(Experts):
         mixed = self.mix(w, p, self.norm(x, w, before), self.route(w, p, x, positions))
         return self.norm(dense, w, after_dense) + self.norm(mixed, w, after)
 
-    def route(self, w: Weights, p: str, x: jax.Array, positions: jax.Array) -> Routing:
+    def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x float32 [T, hidden] goes to."""
-        seen = rms_norm(x, w[f"{p}router.scale"].dense * self.hidden**-0.5, self.norm.epsilon)
+        seen = rms_norm(plain(x), w[f"{p}router.scale"].dense * self.hidden**-0.5, self.norm.epsilon)
         logits = linear(seen, w[f"{p}router.proj.weight"])
         routing = moe_route(logits, positions, k=self.k, scoring="softmax", normalize=True)
         factor = jnp.take(w[f"{p}router.per_expert_scale"].dense, routing.ids, mode="clip")

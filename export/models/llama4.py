@@ -18,7 +18,7 @@ from ..layers.decoder import Decoder
 from ..layers.linear import linear, projection
 from ..layers.mlp import Mlp
 from ..layers.moe import Experts
-from ..layers.norm import Input
+from ..layers.norm import Input, plain
 from ..layers.query_scale import QueryScale
 from ..layers.weights import Weights
 from .mixture import experts_of
@@ -58,9 +58,9 @@ class Llama4Attention(Attention):
 class Llama4Experts(Experts):
     """One expert a token; what it is given is multiplied by the sigmoid of its score, what it gives is not."""
 
-    def _mixed(self, w: Weights, prefix: str, x: jax.Array, positions: jax.Array | None) -> jax.Array:
+    def _mixed(self, w: Weights, prefix: str, x: Input, positions: jax.Array | None) -> jax.Array:
         assert positions is not None and self.shared and self.k == 1
-        p = f"{prefix}{self.module}."
+        p, x = f"{prefix}{self.module}.", plain(x)
         best = linear(x, w[f"{p}{self.router}.weight"]).max(axis=-1, keepdims=True)
         routing = self.route(w, p, x, positions)  # softmax over one: a weight of 1
         return self.mix(w, p, x * jax.nn.sigmoid(best), routing) + self.shared(w, prefix, x)

@@ -14,7 +14,7 @@ from ..config_values import count, flag, positive, refuse
 from ..layers.decoder import Decoder
 from ..layers.linear import linear
 from ..layers.moe import Experts
-from ..layers.norm import Norm
+from ..layers.norm import Input, Norm
 from ..layers.weights import Weights
 from .mixture import with_experts
 from .pre_norm import FULL, SLIDING, pre_norm, with_attention, with_windows
@@ -29,7 +29,7 @@ class SparseMixerExperts(Experts):
 
     jitter: float = 0.01
 
-    def route(self, w: Weights, p: str, x: jax.Array, positions: jax.Array) -> Routing:
+    def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x float32 [T, hidden] goes to."""
         logits = linear(x, w[f"{p}{self.router}.weight"])
         routing = moe_route(logits, positions, k=self.k, scoring="selected")

@@ -204,3 +204,23 @@ def test_experts_are_refused_by_name_where_there_are_no_kernels(tmp_path: Path) 
     bundle = exported(tmp_path / "checkpoint", tmp_path / "bundle", 64)
     with pytest.raises(StrixhloError, match="mixtures of experts are not written for this target"):
         compiled(bundle, target="vulkan")
+
+
+def dispatches(stream: str, entry: str) -> list[str]:
+    """The kernels that an entry point launches, in order."""
+    function = stream.partition(f"util.func public @{entry}(")[2].partition("util.func ")[0]
+    return re.findall(r"stream\.cmd\.dispatch @\w+::@(\w+)", function)
+
+
+def test_experts_of_a_decoded_token_take_five_launches(tmp_path: Path) -> None:
+    """Beyond the attention part, whose last is the projection of its output."""
+    config = SMALL | {"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": True}
+    config |= {"moe_intermediate_size": 256, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    lowered = lower_program(traced(config, 256, {"decode_1": ("decode", 1)}).program, ROCM, "f32", None)
+    iree_compile(lowered.program, [*ROCM.iree_flags, f"--dump-compilation-phases-to={tmp_path}"], tmp_path / VMFB)
+    names = dispatches(next(tmp_path.glob("*.stream.mlir")).read_text(), "decode_1")
+    ends = [i for i, name in enumerate(names) if "moe_down" in name]
+    starts = [i for i, name in enumerate(names) if name.startswith("strixhlo_attention")]
+    assert len(ends) == len(starts) == 2
+    for start, end in zip(starts, ends, strict=True):
+        assert end - (start + 1) <= 5, names[start : end + 1]

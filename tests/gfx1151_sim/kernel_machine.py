@@ -47,7 +47,9 @@ def relatives(symbol: str) -> str:
     ones, "" for all other kernels. Those of one name are built together."""
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
-    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up|gate_up_biased|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol):
+    if found := re.fullmatch(
+        r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol
+    ):
         return f"experts of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""

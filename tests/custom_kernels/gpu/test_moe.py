@@ -15,7 +15,9 @@ from strixhlo.custom_kernels.ops.launch import Launch, Lowering
 from strixhlo.custom_kernels.ops.moe_matmul import part_names
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
+from strixhlo.custom_kernels.ops.norm import rms_norm
 
+NO_NORM = {"normed": False, "epsilon": 0.0, "offset": 0.0}
 ROUTED = (("random", 1), ("random", 21), ("steps", 21), ("equal", 21), ("one", 21))  # logits of moe_cases, tokens
 DTYPES = {"float32": "f32", "float16": "f16", "int16": "bf16", "int32": "i32", "int8": "i8"}
 
@@ -82,13 +84,14 @@ def lowerings(v: dict[str, np.ndarray], format: str, attributes: dict) -> tuple[
     routed = ("expert", "order", "offsets", "tiles")
     gate, up, down = (tuple(f"{which}.{p}" for p in parts) for which in ("gate", "up", "down"))
     up_names = ("x", *routed, *gate, *up, *(("gate_bias", "up_bias") if biased else ()))
+    up_names += ("norm",) * attributes["normed"]
     down_names = ("h", "weights", "places", *routed, *down, *(("bias",) if biased else ()))
     own = {name: attributes[name] for name in ("format", "k", "biased")}
     return lowered(moe_gate_up, attributes, up_names), lowered(moe_down, own, down_names)
 
 
 def run_moe(run_launches, v: dict[str, np.ndarray], format: str, **how) -> tuple[np.ndarray, list[Launch]]:
-    attributes = {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": False} | how
+    attributes = {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": False, **NO_NORM} | how
     up, down = lowerings(v, format, attributes)
     values = run_launches(up.launches, v)
     values["h"] = values[up.results[0]]
@@ -113,7 +116,7 @@ def test_every_format(run_launches, name):
         assert (y[3::7] == 0).all()
         launched |= {launch.symbol for launch in launches}
         assert all(len(launch.inputs) + sum(not o.updates for o in launch.outputs) <= 16 for launch in launches)
-    known = {s for s in TESTED if "_moe_" in s and f"_{name}" in s and "biased" not in s}
+    known = {s for s in TESTED if "_moe_" in s and f"_{name}" in s and "biased" not in s and "normed" not in s}
     assert launched - {"strixhlo_moe_combine"} >= known
 
 
@@ -123,6 +126,16 @@ def test_activations_and_biases(run_launches, activation, tokens):
     v = problem("mxfp4", tokens, True, "one", (96, 96))
     y, _ = run_moe(run_launches, v, "mxfp4", activation=activation, limit=1.5, biased=True)
     assert_near(y, expected(v, activation, 1.5))
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 20])
+@pytest.mark.parametrize("biased", [False, True])
+def test_norm(run_launches, tokens, biased):
+    v = problem("mxfp4", tokens, biased, "one", (96, 64))
+    plain = v | {"x": np.asarray(rms_norm(v["x"], v["x"][0] + 1.0, 1e-3))}
+    v["norm"] = v["x"][0]
+    y, _ = run_moe(run_launches, v, "mxfp4", biased=biased, normed=True, epsilon=1e-3, offset=1.0)
+    assert_near(y, expected(plain, "silu", 0.0))
 
 
 @pytest.mark.parametrize("tokens", [4, 30])
@@ -149,7 +162,7 @@ def test_a_row_of_padding_alone_is_zero(run_launches):
 def test_rows_in_a_batch_are_summed_as_alone(run_launches):
     """What an expert makes of a token does not depend on the others', where the matrix units are not needed."""
     v = problem("mxfp4", 8, False, "one", (512, 64))
-    attributes = {"format": "mxfp4", "k": 3, "activation": "silu", "limit": 0.0, "biased": False}
+    attributes = {"format": "mxfp4", "k": 3, "activation": "silu", "limit": 0.0, "biased": False, **NO_NORM}
     up, _ = lowerings(v, "mxfp4", attributes)
     together = run_launches(up.launches, v)["h"]
     alone = problem("mxfp4", 1, False, "one", (512, 64)) | {"x": v["x"][:1]}
@@ -162,7 +175,7 @@ def test_a_launch_keeps_the_chip_busy():
     """Shapes of Qwen3-30B-A3B: workgroups of one token, and the share of x in what they ask for."""
     types = [((1, 2048), "f32"), ((8,), "i32"), ((8,), "i32"), ((129,), "i32"), ((8,), "i32")]
     types += [((128 * 768, 1024), "i8"), ((128 * 768, 64), "i8")] * 2
-    attributes = {"format": "mxfp4", "k": 8, "activation": "silu", "limit": 0.0, "biased": False}
+    attributes = {"format": "mxfp4", "k": 8, "activation": "silu", "limit": 0.0, "biased": False, **NO_NORM}
     for chip, least in ((GFX1151, 40), (H200, 700)):
         lowering = moe_gate_up(chip, attributes, types)
         assert lowering and lowering.launches[0].workgroups >= least
