@@ -32,8 +32,9 @@ def projection(
 
     activation: of the result, one of `moe_matmul.ACTIVATIONS`. residual: what the result is added to.
     """
-    if not bias and residual is None and not activation:
-        return linear(x, w[f"{name}.weight"])
+    weight = w[f"{name}.weight"]
+    if not bias and residual is None and not activation and weight.format not in FORMATS:
+        return linear(x, weight)  # of a quantized one the input would be rounded in a dispatch of its own
     return _fused(x, w, [_matrix(w, name)], [name] if bias else [], activation, residual)
 
 

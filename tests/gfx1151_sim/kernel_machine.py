@@ -40,6 +40,7 @@ FUSED = (
     *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1nb", "q8_0_1n", "q8_0_2nb", "q8_0_1br", "q4_0_2gn"),
     *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
 )
+FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 
 
 def relatives(symbol: str) -> str:
@@ -67,7 +68,8 @@ TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
 def kernels_of(name: str) -> list[str]:
     """The kernels that `relatives` gives this name."""
     if name == "fused":
-        return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS]
+        into_y = [f"strixhlo_fused_{kernel}_m{m}_more" for kernel in FUSED_MORE for m in GEMV_ROWS]
+        return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y
     return [symbol for symbol in KERNELS if relatives(symbol) == name]
 
 
