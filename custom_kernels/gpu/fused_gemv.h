@@ -1,6 +1,7 @@
 // One to three matmuls of up to M rows of x with what stands before and after them: see custom_kernels/ops/fused_matmul.py.
-// The loop is gemv.h's. Each workgroup normalizes x itself, on its way into local memory. With two weights and an
-// activation a lane's two weight rows are one of gate and one of up.
+// The loop is gemv.h's. Each workgroup normalizes x itself: it is asked for once, its squares are summed on the way into
+// local memory, and the results are scaled. With two weights and an activation a lane's two weight rows are one of gate
+// and one of up.
 #pragma once
 
 #include "activation.h"
@@ -37,20 +38,18 @@ DEVICE void fused_gemv(const GLOBAL f32* x, W (&tensors)[FORM::COUNT], const Fus
   const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = runs;
 
-  f32 factor[M] = {};
-  if constexpr (FORM::NORMED) {
-    inverse_rms<M, GEMV_THREADS>(x4, s.m, s.k, s.norm.epsilon, factor);
-    if constexpr (M < 8) {  // into scalar registers, of which there are enough
-      UNROLL for (u32 row = 0; row < M; row++) factor[row] = broadcast(factor[row], 0);
-    }
-  }
+  f32 squares[M] = {}, factor[M];
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
-    for (u32 i = thread_id(); i < count; i += GEMV_THREADS) {
+    // A column belongs to one thread whatever M is, so that squares are summed in one order.
+    for (u32 i = (thread_id() - start) % GEMV_THREADS; i < count; i += GEMV_THREADS) {
       f32x4 weight = {};
-      if constexpr (FORM::NORMED) weight = ((const GLOBAL f32x4*)s.norm.weight)[start + i];
+      if constexpr (FORM::NORMED) weight = ((const GLOBAL f32x4*)s.norm.weight)[start + i] + s.norm.offset;
       UNROLL for (u32 row = 0; row < M; row++) {
         f32x4 v = x4[(u64)smaller(row, s.m - 1) * (s.k / 4) + start + i];
-        if constexpr (FORM::NORMED) v = normalized(v, weight, factor[row], s.norm.offset);
+        if constexpr (FORM::NORMED) {
+          UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
+          v *= weight;
+        }
         Stage::x[row * staged(STRIDE) + staged(i)] = v;
       }
     }
@@ -84,12 +83,18 @@ DEVICE void fused_gemv(const GLOBAL f32* x, W (&tensors)[FORM::COUNT], const Fus
     u32 rows[R];  // a row past the end repeats the last one, and is not stored
     UNROLL for (u32 r = 0; r < R; r++) rows[r] = rows_of[r].first + smaller(first + (FORM::GATED ? 0 : r), n - 1);
     f32 sum[M][R] = {};
+    const bool fresh = !there;
+    if (fresh) UNROLL for (u32 i = 0; i < M; i++) squares[i] = 0.0f;
     gemv_block<M, R, W>(tensor, rows, first < n ? runs : 0, runs, s.lanes, block != workgroup_id(), there, fill, sum);
+    if (FORM::NORMED && fresh) inverse_rms_of<M, GEMV_THREADS>(squares, s.k, s.norm.epsilon, factor);
     UNROLL for (u32 i = 0; i < M; i++) {
       f32 total[R];
       UNROLL for (u32 r = 0; r < R; r++) {
         total[r] = sum_over(sum[i][r], s.lanes);
-        if constexpr (FORM::BIASED) total[r] += rows_of[r].bias[smaller(first + (FORM::GATED ? 0 : r), n - 1)];
+        if constexpr (FORM::NORMED) total[r] *= factor[i];
+        if constexpr (FORM::BIASED) {  // one lane asks for it
+          if (part == 0) total[r] += rows_of[r].bias[smaller(first + (FORM::GATED ? 0 : r), n - 1)];
+        }
       }
       UNROLL for (u32 r = 0; r < RESULTS; r++) {
         if (part != 0 || i >= s.m || first + r >= n) continue;

@@ -12,7 +12,16 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
-from .launches import WAVE, Chip, _ceil_div, _float_bits, dense_matmul_launches, quantized_matmul_launches
+from .launches import (
+    WAVE,
+    Chip,
+    _ceil_div,
+    _float_bits,
+    dense_matmul_launches,
+    gemv_geometry,
+    quantized_matmul_launches,
+    run_of,
+)
 
 NORM_THREADS = FINISH_THREADS = 256
 BIASED, ADDED, GATED = 1, 2, 4
@@ -69,18 +78,6 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
     return Lowering(form.operands(k), tuple(launches), ("y",)) if launches else None
 
 
-def _geometry(columns: list[int], results: int, chip: Chip) -> tuple[int, int]:
-    """(lanes that share a weight row, workgroups), as `gemv_geometry`. results: columns of y from a lane's rows."""
-
-    def blocks(lanes: int) -> int:
-        return sum(_ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
-
-    lanes = 4
-    while lanes < WAVE and blocks(lanes) < chip.gemv_wanted:
-        lanes *= 2
-    return lanes, _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), chip.gemv_most))
-
-
 def _launch(
     call: _Call, chip: Chip, kernel: FusedKernel, weights: list[int], columns: tuple[int, int], result: str, more: bool
 ) -> Launch:
@@ -89,7 +86,8 @@ def _launch(
     inputs = ["x", *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
     inputs += ["norm"] * kernel.normed + [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
     results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
-    lanes, workgroups = _geometry([r.count for r in (rows[:1] if kernel.gated else rows)], results, chip)
+    columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
+    lanes, workgroups = gemv_geometry(columns_of, results, call.k // run_of(kernel.format), chip)
     of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
     numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"))

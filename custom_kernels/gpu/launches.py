@@ -6,12 +6,13 @@ The constants are chosen for gfx1151 (40 CUs of two SIMDs, about 212 GB/s) by re
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
 from ..ops.launch import Dimension, Launch, Output
-from .kernels import GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
+from .kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
 GEMM_TILE_N, MATRIX_TILE_N = 64, {16: 32, 64: 128}  # columns of y of a workgroup; the latter by its rows
@@ -42,23 +43,33 @@ GFX1151 = Chip(
 H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
 
 
-def gemv_geometry(n: int, chip: Chip) -> tuple[int, int]:
+def run_of(name: str) -> int:
+    """Columns of a weight row that a lane reads at a time: RUN of weights.h and streams.h."""
+    return 8 if name in DENSE else 32
+
+
+def gemv_geometry(columns: Sequence[int], results: int, runs: int, chip: Chip) -> tuple[int, int]:
     """(lanes that share a weight row, workgroups): as few lanes as keep the chip busy, and an even share of the rows.
 
-    It depends on the weight alone, so that every number of rows of x is summed in the same order.
+    columns: of the result, from each weight; results: from a lane's rows; runs: of a weight row (see `run_of`), beyond
+    which lanes would have nothing to do. It depends on the weights alone, so that any number of rows of x is summed in
+    the same order.
     """
+
+    def blocks(lanes: int) -> int:
+        return sum(_ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
+
     lanes = 4
-    while lanes < WAVE and _ceil_div(n, chip.gemv_waves * (WAVE // lanes) * GEMV_WEIGHT_ROWS) < chip.gemv_wanted:
+    while lanes < WAVE and 2 * lanes <= runs and blocks(lanes) < chip.gemv_wanted:
         lanes *= 2
-    blocks = _ceil_div(n, chip.gemv_waves * (WAVE // lanes) * GEMV_WEIGHT_ROWS)
-    return lanes, _ceil_div(blocks, _ceil_div(blocks, chip.gemv_most))
+    return lanes, _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), chip.gemv_most))
 
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), "f32"),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
-        lanes, workgroups = gemv_geometry(n, chip)
+        lanes, workgroups = gemv_geometry((n,), GEMV_WEIGHT_ROWS, k // run_of(name), chip)
         symbol = f"strixhlo_gemv_{name}_m{rows}"
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
     rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])

@@ -159,17 +159,6 @@ DEVICE void each_few_rows(const ExpertRouting& routing, const ExpertShape& s, u3
   }
 }
 
-// One over the root mean square of K numbers, of whose squares each thread has a sum. All threads meet here.
-DEVICE f32 inverse_rms_of(f32 squares, u32 k, f32 epsilon) {
-  const f32 of_wave = sum_over_wave(squares);
-  const u32 wave = wave_id();
-  if (lane_id() == 0) NormSums<1>::of_wave[wave] = of_wave;
-  barrier();
-  f32 total = 0.0f;
-  for (u32 w = 0; w < GEMV_WAVES; w++) total += NormSums<1>::of_wave[w];
-  return 1.0f / __builtin_elementwise_sqrt(total / (f32)k + epsilon);
-}
-
 // One token: sorted row s is the s-th of its experts, and x is one row, which gets a norm first where it is NORMED: its
 // squares are summed on the way into local memory, and the results are scaled, so that x is asked for once.
 template <bool NORMED, class W>
@@ -179,11 +168,11 @@ DEVICE void moe_gate_up_one(const GLOBAL f32* x, const GLOBAL i32* expert, W gat
   if (e >= s.experts) return;  // padding
   gate.runs = up.runs = runs;
   const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
-  f32 squares = 0.0f, factor = 1.0f;
+  f32 squares[1] = {}, factor[1] = {1.0f};
   const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
     f32x4 v = x4[at];
     if constexpr (NORMED) {
-      UNROLL for (u32 c = 0; c < 4; c++) squares = multiply_add(v[c], v[c], squares);
+      UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(v[c], v[c], squares[0]);
       v *= ((const GLOBAL f32x4*)norm.weight)[at] + norm.offset;
     }
     return v;
@@ -195,10 +184,10 @@ DEVICE void moe_gate_up_one(const GLOBAL f32* x, const GLOBAL i32* expert, W gat
     const u32 of_weight = e * s.n + smaller(row, s.n - 1);
     f32 sum[1][2] = {};
     const bool fresh = !there;
-    if (fresh) squares = 0.0f;
+    if (fresh) squares[0] = 0.0f;
     sum_runs<1, 2, W>(runs, s.lanes, true, row < s.n, there, GateAndUp<W>{gate, up, of_weight}, x_at, sum);
-    if (NORMED && fresh) factor = inverse_rms_of(squares, s.columns, norm.epsilon);
-    const f32 g = factor * sum_over(sum[0][0], s.lanes), u = factor * sum_over(sum[0][1], s.lanes);
+    if (NORMED && fresh) inverse_rms_of<1, GEMV_THREADS>(squares, s.columns, norm.epsilon, factor);
+    const f32 g = factor[0] * sum_over(sum[0][0], s.lanes), u = factor[0] * sum_over(sum[0][1], s.lanes);
     if (lane % s.lanes == 0 && row < s.n) h[(u64)sorted * s.n + row] = gated(g, u, of_weight);
   }
 }

@@ -14,7 +14,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .kernels import DENSE, WIDE, weight_name
-from .launches import WAVE, Chip, _ceil_div, _float_bits
+from .launches import WAVE, Chip, _ceil_div, _float_bits, run_of
 from .moe_kernels import (
     EXPERT_ROWS,
     MOST_BINDINGS,
@@ -62,7 +62,12 @@ class Experts:
     @property
     def run(self) -> int:
         """Columns that a kernel reads together, of which a row has whole ones."""
-        return 8 if self.kernel in DENSE else 32
+        return run_of(self.kernel)
+
+    @property
+    def runs(self) -> int:
+        """Of a row."""
+        return self.columns // self.run
 
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
@@ -94,7 +99,7 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
         return _ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
 
     lanes = 4
-    while lanes < most_lanes and blocks(lanes) * experts < chip.gemv_wanted:
+    while 2 * lanes <= most_lanes and blocks(lanes) * experts < chip.gemv_wanted:
         lanes *= 2
     return lanes, blocks(lanes)
 
@@ -132,7 +137,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
 
 
 def _of_one(chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...]) -> Launch:
-    lanes, workgroups = expert_geometry(weight.n, weight.k, chip.gate_up_lanes, chip)
+    lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     scalars = (weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
     h, symbol = Output("h", (weight.k, weight.n), "f32"), f"strixhlo_moe_{name}_gemv_{weight.kernel}_m1"
     inputs, threads = ("x", "expert", *parts), chip.gemv_waves * WAVE
@@ -144,7 +149,7 @@ def _together(
 ) -> list[Launch]:
     matrix = weight.on_matrix_units(tokens)
     tiles = most_tiles(pairs, weight.experts)
-    lanes, workgroups = expert_geometry(weight.n, weight.k, chip.gate_up_lanes, chip)
+    lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     h, scalars = Output("h", (pairs, weight.n), "f32"), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
@@ -206,7 +211,7 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
 def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple[str, ...]) -> Launch:
     """The matmuls of one token's experts and their weighted sum."""
     lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), 1, WAVE, chip)
-    runs = weight.columns // weight.run
+    runs = weight.runs
     per_run = _ceil_div(2**32, runs) if runs > 1 else 0  # instead of a division, exact for so few runs
     per_run -= 2**32 if per_run >= 2**31 else 0
     scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, per_run, len(bias))
@@ -220,7 +225,7 @@ def _rows(
 ) -> list[Launch]:
     """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
-    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, WAVE, chip)
+    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, min(WAVE, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), "f32"), (x, *ROUTING, *parts)
     symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"

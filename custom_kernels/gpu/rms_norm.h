@@ -16,21 +16,14 @@ struct NormSums {
   LOCAL_ARRAY static inline f32 of_wave[M * MOST_NORM_WAVES];
 };
 
-// One over the root mean square of each of M rows (rows past m repeat the last one), by all threads of a workgroup, which
-// meet here. The order of a sum depends on K and on the number of threads alone.
+// One over the root mean square of each of M rows of K numbers, of whose squares each thread of a workgroup has a sum. All
+// threads meet here.
 template <u32 M, u32 THREADS>
-DEVICE void inverse_rms(const GLOBAL f32x4* x, u32 m, u32 k, f32 epsilon, f32 (&factor)[M]) {
+DEVICE void inverse_rms_of(const f32 (&squares)[M], u32 k, f32 epsilon, f32 (&factor)[M]) {
   constexpr u32 WAVES = THREADS / WAVE;
   const u32 wave = wave_id();
-  f32 sum[M] = {};
-  for (u32 i = thread_id(); i < k / 4; i += THREADS) {
-    UNROLL for (u32 row = 0; row < M; row++) {
-      const f32x4 v = x[(u64)smaller(row, m - 1) * (k / 4) + i];
-      UNROLL for (u32 c = 0; c < 4; c++) sum[row] = multiply_add(v[c], v[c], sum[row]);
-    }
-  }
   UNROLL for (u32 row = 0; row < M; row++) {
-    const f32 total = sum_over_wave(sum[row]);
+    const f32 total = sum_over_wave(squares[row]);
     if (lane_id() == 0) NormSums<M>::of_wave[row * WAVES + wave] = total;
   }
   barrier();
@@ -48,7 +41,10 @@ DEVICE void norm_rows(const GLOBAL f32* x, const RmsNorm norm, GLOBAL f32* h, u3
   const GLOBAL f32x4* row = (const GLOBAL f32x4*)(x + (u64)workgroup_id() * k);
   const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
   GLOBAL f32x4* to = (GLOBAL f32x4*)(h + (u64)workgroup_id() * k);
-  f32 factor[1];
-  inverse_rms<1, NORM_THREADS>(row, 1, k, norm.epsilon, factor);
+  f32 squares[1] = {}, factor[1];
+  for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
+    UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(row[i][c], row[i][c], squares[0]);
+  }
+  inverse_rms_of<1, NORM_THREADS>(squares, k, norm.epsilon, factor);
   for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) to[i] = normalized(row[i], weight[i], factor[0], norm.offset);
 }

@@ -153,7 +153,6 @@ def test_a_token_reads_its_experts_only(bundle: Bundle, simulated: Run) -> None:
     experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "gemv" in launch.kernel]
     asked, read = (sum(getattr(x, f"load_{what}") for x in experts) for what in ("requested", "distinct"))
     assert asked < 1.25 * read
-    # In layers so narrow the matmuls around them ask for x, which each workgroup reads twice, more than for weights.
-    assert account.total("load_requested") < 1.6 * floor
+    assert account.total("load_requested") < 1.25 * floor
     assert len(experts) == 2 * 2
     assert 0.55 * step < sum(launch.load_distinct for launch in experts) < 0.65 * step
