@@ -58,9 +58,13 @@ def all_symbols() -> set[str]:
         )
     launches += argmax_launches(1, 16)
     moe = {f"strixhlo_moe_{name}" for name in ("route", "gather", "activate", "combine")}
-    readers = {weight_kernel(name, types).name for name in FORMATS} | {"f32", "f16", "bf16"}
-    moe |= {f"strixhlo_moe_rows_{name}" for name in readers}
-    return moe | {launch.symbol for launch in launches}
+    kernels = {weight_kernel(name, types) for name in FORMATS}
+    moe |= {f"strixhlo_moe_rows_{name}" for name in ({k.name for k in kernels} | {"f32", "f16", "bf16"})}
+    for name in {k.name for k in kernels if k.integer}:
+        moe |= {f"strixhlo_moe_rows_{name}_int8", f"strixhlo_moe_up_{name}", f"strixhlo_moe_down_{name}"}
+    forms = ("matmul_1", "matmul_2", "matmul_3", "gated_few", "gated_many")
+    fused = {f"strixhlo_fused_{form}" for form in forms} | {"strixhlo_norm_rows"}
+    return moe | fused | {launch.symbol for launch in launches}
 
 
 def test_object_needs_nothing_and_holds_every_kernel() -> None:
