@@ -126,4 +126,4 @@ def test_the_command_says_what_is_wrong(worded: Path, tmp_path: Path) -> None:
     assert "not UTF-8 text (byte 3)" in evaluate(worded, "--perplexity", text, code=2).stderr
     assert "No such file" in evaluate(worded, "--perplexity", tmp_path / "gone", code=2).stderr
     text.write_text("w1 " * 600)
-    assert "exported for 256" in evaluate(worded, "--perplexity", text, "--ctx", 300, code=2).stderr
+    assert "more than the 256 positions" in evaluate(worded, "--perplexity", text, "--ctx", 300, code=2).stderr
