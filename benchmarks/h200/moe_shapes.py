@@ -9,6 +9,8 @@ from typing import Any
 from strixhlo.export.checkpoint.contents import Checkpoint, Tensor
 from strixhlo.export.models import model_from_config
 
+from .shape_bundle import nothing_to_read
+
 
 @dataclass(frozen=True)
 class MoeShape:
@@ -62,10 +64,6 @@ SHAPES = {
 }  # fmt: skip
 
 
-def _nothing_to_read() -> dict[str, object]:
-    raise ValueError("a checkpoint of shapes has no values")
-
-
 def moe_checkpoint(shape: MoeShape) -> Checkpoint:
     """A checkpoint of that shape and those formats, without values."""
 
@@ -79,6 +77,6 @@ def moe_checkpoint(shape: MoeShape) -> Checkpoint:
             elif "embed_tokens" in name or name.endswith((".mlp.gate.weight", ".router.weight")):
                 kind = shape.router
             dtypes = shape.dtypes if kind.startswith("affine") else {}
-            yield Tensor(name, dimensions, kind, _nothing_to_read, dtypes)  # type: ignore[arg-type]
+            yield Tensor(name, dimensions, kind, nothing_to_read, dtypes)
 
     return Checkpoint("random", "safetensors", (), shape.config, {t.name: t for t in tensors()}, lambda _folder: None)

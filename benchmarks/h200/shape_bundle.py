@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from strixhlo.bundle import MANIFEST, PROGRAM, SCHEMA_VERSION, WEIGHTS, Bundle, Manifest, Parameter, write_record
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
@@ -29,7 +31,8 @@ ENTRIES: dict[str, tuple[Kind, int]] = {
 }
 
 
-def _nothing_to_read() -> dict[str, object]:
+def nothing_to_read() -> dict[str, np.ndarray]:
+    """The values of a tensor that has a shape only."""
     raise ValueError("a checkpoint of shapes has no values")
 
 
@@ -42,7 +45,7 @@ def shape_checkpoint(shape: Shape, format_name: str, context: int) -> Checkpoint
         for name, dimensions in model_from_config(config).shapes():
             quantized = len(dimensions) == 2
             kind = format_name if quantized else "f32"
-            yield Tensor(name, dimensions, kind, _nothing_to_read, affine if quantized else {})  # type: ignore[arg-type]
+            yield Tensor(name, dimensions, kind, nothing_to_read, affine if quantized else {})
 
     return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
 

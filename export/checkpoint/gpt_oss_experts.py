@@ -53,8 +53,8 @@ def _part(tensor: Tensor, i: int, of: int, bias: bool) -> Tensor:
     shape = (experts * (rows // of), columns)
     if quantized:
         places = tensor.places if of == 1 else {}
-        own = lambda a: a[:, i::of].reshape(-1, *a.shape[2:])  # noqa: E731
-        return replace(tensor, shape=shape, read=_read(tensor, own), places=places)
+        read = _read(tensor, lambda a: a[:, i::of].reshape(-1, *a.shape[2:]))
+        return replace(tensor, shape=shape, read=read, places=places)
     return replace(
         tensor, shape=shape, read=_read(tensor, lambda a: a[:, :, i::of].swapaxes(1, 2).reshape(shape)), places={}
     )
