@@ -110,8 +110,8 @@ def tiny(session_dir: Path) -> Bundle:
     return open_bundle(made_once(session_dir / "tiny", make))
 
 
-def write_tiny_llama(folder: Path) -> None:
-    """The checkpoint of `tiny`."""
+def write_tiny_llama(folder: Path, dtype: torch.dtype = torch.bfloat16, **changes: float) -> None:
+    """The checkpoint of `tiny`, or of one that differs in its type and in some of its config."""
     config = LlamaConfig(
         vocab_size=320,
         hidden_size=64,
@@ -120,9 +120,10 @@ def write_tiny_llama(folder: Path) -> None:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,
+        **changes,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
     words = WordLevel({f"w{i}": i for i in range(320)}, unk_token="w0")
     Tokenizer(words).save(str(folder / "tokenizer.json"))
 

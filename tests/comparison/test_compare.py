@@ -17,9 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM
+from conftest import write_tiny_llama
 
 from strixhlo.bundle import Bundle, open_bundle
 from strixhlo.comparison.native_engine import open_native
@@ -42,19 +40,7 @@ WORK = Workload(IDS, IDS[:8], 4, (16,), (2,), 1)
 def sharp(tmp_path_factory: pytest.TempPathFactory, build: Callable[[Path, Path], Bundle]) -> Bundle:
     """Two random layers whose weights are large enough for attention to prefer some positions; float32 throughout."""
     folder = tmp_path_factory.mktemp("sharp")
-    config = LlamaConfig(
-        vocab_size=320,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.25,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder / "checkpoint")
-    Tokenizer(WordLevel({"w0": 0}, unk_token="w0")).save(str(folder / "checkpoint" / "tokenizer.json"))
+    write_tiny_llama(folder / "checkpoint", torch.float32, initializer_range=0.25)
     return build(folder / "checkpoint", folder / "bundle")
 
 
