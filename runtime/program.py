@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from traceback import clear_frames
 from types import TracebackType
@@ -17,6 +18,7 @@ from ..errors import StrixhloError, one_line
 from .device import DRIVERS, Device, Weights
 from .load_plan import LoadPlan, load_plans
 from .memory import budget_line
+from .patient_wait import patient_wait
 from .peak import Peak, peak_memory
 from .signature import signature_problem
 from .sizes import size
@@ -213,7 +215,8 @@ class Program:
             arguments.push_ref(view)
         results = rt.VmVariantList(len(point.outputs))
         try:
-            self._context.invoke(self._functions[entry], arguments, results)
+            with patient_wait() if self.device.on_host else nullcontext():
+                self._context.invoke(self._functions[entry], arguments, results)
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:
             raise StrixhloError(f"{entry} failed on the device: {one_line(error)}") from None
         return [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]
