@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cache.h"
+#include "elements.h"
 
 inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE, QUERIES = 8;
 inline constexpr u32 TOGETHER = 8;  // rows of values whose loads are under way at once
@@ -78,9 +79,10 @@ DEVICE i32 first_seen(i32 position, i32 window) {
   return window > 0 ? larger(position - window + 1, 0) : 0;
 }
 
-template <class T, u32 DIMS>
-DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
-                      const GLOBAL i32* positions, const GLOBAL f32* sinks, GLOBAL f32* out, GLOBAL f32* peaks,
+// Y: X, or f32 for parts of a split.
+template <class T, u32 DIMS, class X, class Y>
+DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
+                      const GLOBAL i32* positions, const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                       const AttentionShape s) {
   using Tiles = AttentionTiles<DIMS>;
   LOCAL f32* tile_q = (LOCAL f32*)Tiles::q;
@@ -108,7 +110,7 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
 
   UNROLL for (u32 i = 0; i < QUERIES; i++) {
     for (u32 d = thread; d < s.head_dim; d += ATTENTION_THREADS) {
-      tile_q[i * Tiles::CAPACITY + d] = place.inside(i) ? q[place.row(s, i) * s.head_dim + d] : 0.0f;
+      tile_q[i * Tiles::CAPACITY + d] = place.inside(i) ? widen(q[place.row(s, i) * s.head_dim + d]) : 0.0f;
     }
   }
   barrier();
@@ -201,7 +203,7 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
       UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
         value = multiply_add(Tiles::mixed[(w * QUERIES + i) * Tiles::CAPACITY + d], kept[w], value);
       }
-      out[row * s.head_dim + d] = value * factor;
+      store(out, row * s.head_dim + d, value * factor);
     }
     if (s.splits > 1 && thread == 0) {
       peaks[2 * row] = highest;
@@ -212,7 +214,8 @@ DEVICE void attention(const GLOBAL f32* q, const GLOBAL T* k_pool, const GLOBAL 
 
 // parts [rows, splits, head_dim] with their peaks and sums [rows, splits, 2] -> out [rows, head_dim]; a workgroup a row,
 // which is token * q_heads + head. sinks [q_heads] are read where has_sinks.
-DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL f32* out,
+template <class X>
+DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL X* out,
                               u32 head_dim, u32 splits, u32 q_heads, u32 has_sinks) {
   const u64 first = (u64)workgroup_id() * splits;
   f32 highest = NOTHING;
@@ -229,6 +232,6 @@ DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, 
       const f32 kept = exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E);
       value = multiply_add(parts[(first + i) * head_dim + d], kept, value);
     }
-    out[(u64)workgroup_id() * head_dim + d] = value * factor;
+    store(out, (u64)workgroup_id() * head_dim + d, value * factor);
   }
 }

@@ -2,13 +2,15 @@
 #pragma once
 
 #include "activation.h"
+#include "elements.h"
 
 inline constexpr u32 FINISH_THREADS = 256;
 enum FinishFlags : u32 { BIASED = 1, ADDED = 2, GATED = 4 };
 
 // Columns [first, first + N) of rows that are `stride` wide, and their bias.
+template <class X>
 struct Columns {
-  const GLOBAL f32* y;
+  const GLOBAL X* y;
   const GLOBAL f32* bias;
   u32 first, stride;
 };
@@ -19,13 +21,16 @@ struct FinishShape {
   f32 limit, scale;
 };
 
-DEVICE f32 value_of(const Columns c, u32 row, u32 column, u32 flags) {
-  const f32 value = c.y[(u64)row * c.stride + c.first + column];
+template <class X>
+DEVICE f32 value_of(const Columns<X> c, u32 row, u32 column, u32 flags) {
+  const f32 value = widen(c.y[(u64)row * c.stride + c.first + column]);
   return flags & BIASED ? value + c.bias[column] : value;
 }
 
 // With GATED, `up` counts; the residual where ADDED. A thread an element.
-DEVICE void finish(const Columns gate, const Columns up, const GLOBAL f32* residual, GLOBAL f32* out, const FinishShape s) {
+template <class X>
+DEVICE void finish(const Columns<X> gate, const Columns<X> up, const GLOBAL X* residual, GLOBAL X* out,
+                   const FinishShape s) {
   const u32 i = workgroup_id() * FINISH_THREADS + thread_id();
   if (i >= s.m * s.n) return;
   const u32 row = i / s.n, column = i % s.n;
@@ -35,5 +40,5 @@ DEVICE void finish(const Columns gate, const Columns up, const GLOBAL f32* resid
     value = activated(value, other, s.activation, s.limit);
   }
   const u64 at = (u64)row * s.stride + s.column + column;
-  out[at] = s.flags & ADDED ? residual[at] + value * s.scale : value;
+  store(out, at, s.flags & ADDED ? widen(residual[at]) + value * s.scale : value);
 }

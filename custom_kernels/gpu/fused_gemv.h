@@ -21,21 +21,21 @@ struct FusedRows {
   u32 first, n;
 };
 
-// y float32 [m, stride], from column `column` on. Null are the operands that the form has not.
+// y [m, stride], from column `column` on. Null are the operands that the form has not.
+template <class X>
 struct FusedShape {
   u32 m, k, lanes, workgroups, stride, column, activation;
   f32 limit, scale;
   RmsNorm norm;
-  const GLOBAL f32* residual;
+  const GLOBAL X* residual;
 };
 
-template <u32 M, class W, class FORM>
-DEVICE void fused_gemv(const GLOBAL f32* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
-                       GLOBAL f32* y, const FusedShape s) {
+template <u32 M, class W, class FORM, class X>
+DEVICE void fused_gemv(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
+                       GLOBAL X* y, const FusedShape<X> s) {
   constexpr u32 STRIDE = STAGED / M / 4, R = 2, RESULTS = FORM::GATED ? 1 : R;
   const u32 runs = s.k / W::RUN, part = lane_id() % s.lanes;
   const u32 columns_of_workgroup = GEMV_WAVES * (WAVE / s.lanes) * RESULTS;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = runs;
 
   f32 squares[M] = {}, factor[M];
@@ -45,7 +45,7 @@ DEVICE void fused_gemv(const GLOBAL f32* x, W (&tensors)[FORM::COUNT], const Fus
       f32x4 weight = {};
       if constexpr (FORM::NORMED) weight = ((const GLOBAL f32x4*)s.norm.weight)[start + i] + s.norm.offset;
       UNROLL for (u32 row = 0; row < M; row++) {
-        f32x4 v = x4[(u64)smaller(row, s.m - 1) * (s.k / 4) + start + i];
+        f32x4 v = load4(x, (u64)smaller(row, s.m - 1) * (s.k / 4) + start + i);
         if constexpr (FORM::NORMED) {
           UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
           v *= weight;
@@ -101,8 +101,8 @@ DEVICE void fused_gemv(const GLOBAL f32* x, W (&tensors)[FORM::COUNT], const Fus
         f32 value = total[r];
         if (s.activation != NO_ACTIVATION) value = activated(value, FORM::GATED ? total[1] : 1.0f, s.activation, s.limit);
         const u64 at = (u64)i * s.stride + column + first + r;
-        if constexpr (FORM::ADDED) value = s.residual[at] + value * s.scale;
-        y[at] = value;
+        if constexpr (FORM::ADDED) value = widen(s.residual[at]) + value * s.scale;
+        store(y, at, value);
       }
     }
   }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .elements import OF
 from .moe_kernels import MEMBERS, member_of, weight_type
 
 MOST_BINDINGS = 16  # of a dispatch in IREE's HIP driver
@@ -40,21 +41,21 @@ class FusedKernel:
         return 2 + self.count * (len(self.parts) + self.biased) + self.normed + self.added
 
     def line(self, more: bool) -> str:
-        """The line that makes it. more: y is there already, and comes first."""
-        symbol = self.symbol + ("_more" if more else "")
+        """The line that makes it, with OF in the place of its symbol and the type of x and y. more: y is there already,
+        and comes first."""
         members = [member_of(part) for part in self.parts]
         weights = range(self.count)
-        operands = ["IN(f32, x)", *(f"IN({MEMBERS[m]}, {m}{t})" for t in weights for m in members)]
+        operands = ["IN({x}, x)", *(f"IN({MEMBERS[m]}, {m}{t})" for t in weights for m in members)]
         operands += ["IN(f32, norm)"] * self.normed + [f"IN(f32, bias{t})" for t in weights if self.biased]
-        operands += ["IN(f32, residual)"] * self.added
-        operands = ["OUT(f32, y)", *operands] if more else [*operands, "OUT(f32, y)"]
+        operands += ["IN({x}, residual)"] * self.added
+        operands = ["OUT({x}, y)", *operands] if more else [*operands, "OUT({x}, y)"]
         held = (", ".join(f".{m} = {m}{t}" for m in MEMBERS if m in members) for t in weights)
         tensors = ", ".join(f"Tensor({{{h}}})" for h in held)
         rows = ", ".join(f"{{{f'bias{t}' if self.biased else 'nullptr'}, first{t}, n{t}}}" for t in weights)
         form = ", ".join(map(str, (self.count, *map(int, (self.gated, self.normed, self.biased, self.added)))))
         kind, norm = weight_type(self.format, self.dtypes), "norm" if self.normed else "nullptr"
         given = f"({kind}), ({form}), ({', '.join(operands)}), ({tensors}), ({rows}), {norm}"
-        return f"FUSED_GEMV({symbol}, {self.rows}, {given}, {'residual' if self.added else 'nullptr'})"
+        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {'residual' if self.added else 'nullptr'})"
 
 
 _SYMBOL = re.compile(r"strixhlo_fused_(\w+)_([123])(g?)(n?)(b?)(r?)_m(\d)(_more)?")

@@ -10,6 +10,7 @@ from ..ops.formats import FORMATS
 from ..ops.fused_matmul import Form, Rows
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
+from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
 from .launches import (
@@ -29,12 +30,14 @@ BIASED, ADDED, GATED = 1, 2, 4
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of the op: its form and numbers, m rows of k columns, and of each tensor its rows and its parts' types."""
+    """A call of the op: its form and numbers, m rows of k columns of dtype `x`, and of each tensor its rows and its
+    parts' types."""
 
     form: Form
     attributes: Mapping[str, Any]
     m: int
     k: int
+    x: str
     widths: tuple[int, ...]
     dtypes: tuple[tuple[str, ...], ...]
 
@@ -68,7 +71,7 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
     widths, dtypes = tuple(p[0][0][0] for p in parts), tuple(tuple(dtype for _, dtype in p) for p in parts)
     if any(f not in FORMATS and (f not in DENSE or k % 8) for f in form.formats):
         return None
-    call = _Call(form, attributes, m, k, widths, dtypes)
+    call = _Call(form, attributes, m, k, types[0][1], widths, dtypes)
     if m > GEMV_ROWS[-1]:
         launches = _many_rows(call, chip)
     elif not call.gated:
@@ -92,9 +95,9 @@ def _launch(
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
     numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"))
     return Launch(
-        kernel.symbol + ("_more" if more else ""),
+        with_elements(kernel.symbol + ("_more" if more else ""), call.x),
         ((result, *inputs) if more else tuple(inputs)),
-        (Output(result, (call.m, columns[0]), "f32", updates=result if more else ""),),
+        (Output(result, (call.m, columns[0]), call.x, updates=result if more else ""),),
         (call.m, call.k, lanes, workgroups, *columns, *numbers, *of_weights),
         workgroups,
         chip.gemv_waves * WAVE,
@@ -144,20 +147,22 @@ def _many_rows(call: _Call, chip: Chip) -> list[Launch]:
     """The norm, each tensor's matmul into a buffer of its own, then what follows, side by side."""
     launches, x, form = list[Launch](), "x", call.form
     if form.normed:
-        x, h = "h", (Output("h", (call.m, call.k), "f32"),)
+        x, h = "h", (Output("h", (call.m, call.k), call.x),)
         scalars = (call.k, *call.bits("epsilon", "offset"))
-        launches.append(Launch("strixhlo_norm_rows", ("x", "norm"), h, scalars, call.m, NORM_THREADS))
+        launches.append(
+            Launch(with_elements("strixhlo_norm_rows", call.x), ("x", "norm"), h, scalars, call.m, NORM_THREADS)
+        )
     for t, names in enumerate(form.parts(call.k)):
         shape, format = (call.m, call.widths[t], call.k), form.formats[t]
         if format in FORMATS:
-            (launch,) = quantized_matmul_launches(FORMATS[format], *shape, call.dtypes[t][1:], chip)
+            (launch,) = quantized_matmul_launches(FORMATS[format], *shape, call.dtypes[t][1:], chip, call.x)
         else:
-            (launch,) = dense_matmul_launches(format, *shape, chip) or ()
+            (launch,) = dense_matmul_launches(format, *shape, chip, call.x) or ()
         inputs = (x, *(f"{t}.{name}" for name in names))
-        launches.append(replace(launch, inputs=inputs, outputs=(Output(f"products {t}", shape[:2], "f32"),)))
+        launches.append(replace(launch, inputs=inputs, outputs=(Output(f"products {t}", shape[:2], call.x),)))
     bare = not (form.biased or form.added or call.attributes["activation"])
     if bare and len(form.rows) == 1 and form.rows[0].count == call.widths[0]:
-        launches[-1] = replace(launches[-1], outputs=(Output("y", (call.m, call.widths[0]), "f32"),))
+        launches[-1] = replace(launches[-1], outputs=(Output("y", (call.m, call.widths[0]), call.x),))
         return launches
     if call.gated:
         launches.append(_finish(call, 0, None, 0, (form.rows[0].count, 0), False))
@@ -184,9 +189,9 @@ def _finish(
     inputs = (*names, *biases, "residual" if form.added else names[0])
     n = rows[0].count
     return Launch(
-        "strixhlo_finish_more" if more else "strixhlo_finish",
+        with_elements("strixhlo_finish_more" if more else "strixhlo_finish", call.x),
         ("y", *inputs) if more else inputs,
-        (Output("y", (call.m, columns[0]), "f32", updates="y" if more else ""),),
+        (Output("y", (call.m, columns[0]), call.x, updates="y" if more else ""),),
         (call.m, n, *places, *widths, columns[1], columns[0], flags, call.activation, *call.bits("limit", "scale")),
         _ceil_div(call.m * n, FINISH_THREADS),
         FINISH_THREADS,

@@ -13,8 +13,8 @@ struct Tiles {
   LOCAL_ARRAY static inline f32x4 w[TILE_K * TILE_N / 4];  // [TILE_K][TILE_N]
 };
 
-template <u32 TM, class W>
-DEVICE void gemm(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k) {
+template <u32 TM, class W, class X>
+DEVICE void gemm(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
   constexpr u32 RM = TM / 8, STRIDE_X = Tiles<TM>::STRIDE_X;
   LOCAL f32* tile_w = (LOCAL f32*)Tiles<TM>::w;
   const LOCAL f32x4* tile_w4 = Tiles<TM>::w;
@@ -25,16 +25,15 @@ DEVICE void gemm(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
   const u32 thread = thread_id();
   const u32 my_m = thread / 16 * RM, my_n = thread % 16 * 4;
   weight.runs = k / W::RUN;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
 
   constexpr u32 LOADS_X = TM * (TILE_K / 4) / GEMM_THREADS, LOADS_W = TILE_N * (TILE_K / W::RUN) / GEMM_THREADS;
-  f32x4 next_x[LOADS_X];
+  Four<X> next_x[LOADS_X];
   typename W::Run next_w[LOADS_W];
   const auto fetch = [&](u32 start) __attribute__((always_inline)) {  // columns past the end: any, `inside` drops them
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * GEMM_THREADS + thread;
       const u32 row = smaller(first_m + item / (TILE_K / 4), m - 1);
-      next_x[i] = x4[(u64)row * (k / 4) + smaller(start / 4 + item % (TILE_K / 4), k / 4 - 1)];
+      next_x[i] = ask4(x, (u64)row * (k / 4) + smaller(start / 4 + item % (TILE_K / 4), k / 4 - 1));
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
       const u32 item = i * GEMM_THREADS + thread;
@@ -49,7 +48,7 @@ DEVICE void gemm(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * GEMM_THREADS + thread;
       const u32 row = item / (TILE_K / 4), column = item % (TILE_K / 4);
-      tile_x4[row * (STRIDE_X / 4) + column] = start + 4 * column < k ? next_x[i] : (f32x4)0.0f;
+      tile_x4[row * (STRIDE_X / 4) + column] = start + 4 * column < k ? widen4(next_x[i]) : (f32x4)0.0f;
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
       const u32 item = i * GEMM_THREADS + thread;
@@ -80,7 +79,7 @@ DEVICE void gemm(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
   UNROLL for (u32 i = 0; i < RM; i++) {
     UNROLL for (u32 j = 0; j < 4; j++) {
       const u32 row = first_m + my_m + i, column = first_n + my_n + j;
-      if (row < m && column < n) y[(u64)row * n + column] = sum[i][j];
+      if (row < m && column < n) store(y, (u64)row * n + column, sum[i][j]);
     }
   }
 }

@@ -94,17 +94,16 @@ DEVICE void gemv_block(const W (&weights)[R], const u32 (&rows)[R], u32 end, u32
   }
 }
 
-template <u32 M, u32 R, class W>
-DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) {
+template <u32 M, u32 R, class W, class X>
+DEVICE void gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) {
   constexpr u32 STRIDE = STAGED / M / 4;
   const u32 runs = k / W::RUN;
   const u32 part = lane_id() % lanes, rows_of_workgroup = GEMV_WAVES * (WAVE / lanes) * R;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   weight.runs = runs;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
     for (u32 i = thread_id(); i < count; i += GEMV_THREADS) {
       UNROLL for (u32 row = 0; row < M; row++) {
-        Stage::x[row * staged(STRIDE) + staged(i)] = x4[(u64)smaller(row, m - 1) * (k / 4) + start + i];
+        Stage::x[row * staged(STRIDE) + staged(i)] = load4(x, (u64)smaller(row, m - 1) * (k / 4) + start + i);
       }
     }
   };
@@ -121,7 +120,7 @@ DEVICE void gemv(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < R; r++) {
         const f32 total = sum_over(sum[i][r], lanes);
-        if (part == 0 && i < m && first + r < n) y[(u64)i * n + first + r] = total;
+        if (part == 0 && i < m && first + r < n) store(y, (u64)i * n + first + r, total);
       }
     }
   }

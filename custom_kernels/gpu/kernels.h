@@ -59,94 +59,93 @@
 #define WEIGHT_f16 Dense<f16>({.codes = weight})
 #define WEIGHT_bf16 Dense<BF16>({.codes = weight})
 
+// In the macros below X is the type of x and of y: f32, f16 or BF16 (elements.h).
 // x [m, k], weight [n, k] -> y [m, n]; gemv for m <= M with R weight rows a lane, gemm in tiles of M rows.
-#define GEMV(format, M, R)                                                                                    \
-  KERNEL(GEMV_THREADS)                                                                                     \
-  REGISTERS(128)                                                                                           \
-  void strixhlo_gemv_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k, u32 lanes, \
-                                       u32 workgroups) {                                                   \
-    gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, workgroups);                                      \
+#define GEMV(symbol, X, format, M, R)                                                                \
+  KERNEL(GEMV_THREADS)                                                                               \
+  REGISTERS(128)                                                                                     \
+  void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) { \
+    gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, workgroups);                                   \
   }
-#define GEMM(format, M)                                                                         \
-  KERNEL(GEMM_THREADS)                                                                          \
-  void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
-    gemm<M>(x, WEIGHT_##format, y, m, n, k);                                                    \
+#define GEMM(symbol, X, format, M)                                        \
+  KERNEL(GEMM_THREADS)                                                    \
+  void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k) { \
+    gemm<M>(x, WEIGHT_##format, y, m, n, k);                              \
   }
-#define MATRIX_GEMM(format, M)                                                                  \
-  KERNEL(MATRIX_THREADS)                                                                        \
-  void strixhlo_gemm_##format##_m##M(IN(f32, x), PARTS_##format, OUT(f32, y), u32 m, u32 n, u32 k) { \
-    MatrixGemm<M, decltype(WEIGHT_##format)>().run(x, WEIGHT_##format, y, m, n, k);             \
+#define MATRIX_GEMM(symbol, X, format, M)                                              \
+  KERNEL(MATRIX_THREADS)                                                               \
+  void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k) {              \
+    MatrixGemm<M, decltype(WEIGHT_##format), X>().run(x, WEIGHT_##format, y, m, n, k); \
   }
 
 // Affine formats: bits, group, types of scale and bias (f32, f16, BF16).
-#define AFFINE_GEMV(name, M, R, BITS, GROUP, S, B)                                                                  \
-  KERNEL(GEMV_THREADS)                                                                                           \
-  REGISTERS(128)                                                                                                 \
-  void strixhlo_gemv_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
-                                   u32 k, u32 lanes, u32 workgroups) {                                                \
-    gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, \
-                       lanes, workgroups);                                                                            \
+#define AFFINE_GEMV(symbol, X, M, R, BITS, GROUP, S, B)                                                            \
+  KERNEL(GEMV_THREADS)                                                                                             \
+  REGISTERS(128)                                                                                                   \
+  void symbol(IN(X, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(X, y), u32 m, u32 n, u32 k, u32 lanes,      \
+              u32 workgroups) {                                                                                    \
+    gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, lanes, \
+               workgroups);                                                                                        \
   }
-#define AFFINE_GEMM(name, M, BITS, GROUP, S, B)                                                                      \
-  KERNEL(MATRIX_THREADS)                                                                                             \
-  void strixhlo_gemm_##name##_m##M(IN(f32, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(f32, y), u32 m, u32 n, \
-                                   u32 k) {                                                                          \
-    using Weight = Affine<BITS, GROUP, S, B>;                                                                        \
-    MatrixGemm<M, Weight>().run(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);           \
+#define AFFINE_GEMM(symbol, X, M, BITS, GROUP, S, B)                                                          \
+  KERNEL(MATRIX_THREADS)                                                                                      \
+  void symbol(IN(X, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(X, y), u32 m, u32 n, u32 k) {          \
+    using Weight = Affine<BITS, GROUP, S, B>;                                                                 \
+    MatrixGemm<M, Weight, X>().run(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k); \
   }
 
-#define ARGMAX            \
-  KERNEL(ARGMAX_THREADS)  \
+#define ARGMAX           \
+  KERNEL(ARGMAX_THREADS) \
   void strixhlo_argmax(IN(f32, x), OUT(i32, y), u32 n) { argmax(x, y, n); }
 
-#define NORM_ROWS                                                                                               \
-  KERNEL(NORM_THREADS)                                                                                          \
-  void strixhlo_norm_rows(IN(f32, x), IN(f32, norm), OUT(f32, h), u32 k, u32 epsilon_bits, u32 offset_bits) {    \
-    norm_rows(x, {norm, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, k);     \
+#define NORM_ROWS(symbol, X)                                                                                 \
+  KERNEL(NORM_THREADS)                                                                                       \
+  void symbol(IN(X, x), IN(f32, norm), OUT(X, h), u32 k, u32 epsilon_bits, u32 offset_bits) {                \
+    norm_rows(x, {norm, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, k); \
   }
 
 #define BITS(name) __builtin_bit_cast(f32, name)
-#define FINISH                                                                                                     \
-  KERNEL(FINISH_THREADS)                                                                                           \
-  void strixhlo_finish(IN(f32, products0), IN(f32, products1), IN(f32, bias0), IN(f32, bias1), IN(f32, residual), OUT(f32, y), u32 m,    \
+#define FINISH(symbol, X)                                                                                              \
+  KERNEL(FINISH_THREADS)                                                                                               \
+  void symbol(IN(X, products0), IN(X, products1), IN(f32, bias0), IN(f32, bias1), IN(X, residual), OUT(X, y), u32 m,   \
                        u32 n, u32 first0, u32 first1, u32 width0, u32 width1, u32 column, u32 stride, u32 flags, u32 activation, \
-                       u32 limit_bits, u32 scale_bits) {                                                           \
-    finish({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                        \
-           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                         \
+                       u32 limit_bits, u32 scale_bits) {                                                               \
+    finish<X>({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                     \
+           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                             \
   }
 // The same, into columns of a y that is there already.
-#define FINISH_MORE                                                                                                \
-  KERNEL(FINISH_THREADS)                                                                                           \
-  void strixhlo_finish_more(OUT(f32, y), IN(f32, products0), IN(f32, products1), IN(f32, bias0), IN(f32, bias1), IN(f32, residual),      \
-                            u32 m, u32 n, u32 first0, u32 first1, u32 width0, u32 width1, u32 column, u32 stride, u32 flags,    \
-                            u32 activation, u32 limit_bits, u32 scale_bits) {                                      \
-    finish({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                        \
-           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                         \
+#define FINISH_MORE(symbol, X)                                                                                         \
+  KERNEL(FINISH_THREADS)                                                                                               \
+  void symbol(OUT(X, y), IN(X, products0), IN(X, products1), IN(f32, bias0), IN(f32, bias1), IN(X, residual),          \
+                            u32 m, u32 n, u32 first0, u32 first1, u32 width0, u32 width1, u32 column, u32 stride, u32 flags, \
+                            u32 activation, u32 limit_bits, u32 scale_bits) {                                          \
+    finish<X>({products0, bias0, first0, width0}, {products1, bias1, first1, width1}, residual, y,                     \
+           {m, n, column, stride, flags, activation, BITS(limit_bits), BITS(scale_bits)});                             \
   }
 
 #define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
 // One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
-#define FUSED_GEMV(symbol, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)                                    \
-  KERNEL(GEMV_THREADS)                                                                                             \
-  REGISTERS(128)                                                                                                   \
-  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,     \
-              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 first0, u32 n0, u32 first1,   \
-              u32 n1, u32 first2, u32 n2) {                                                                        \
-    using Tensor = INSIDE TYPE;                                                                                    \
-    using Form = FusedForm<INSIDE FORM>;                                                                           \
-    Tensor tensors[] = {INSIDE TENSORS};                                                                           \
-    const FusedRows rows[] = {INSIDE ROWS};                                                                        \
-    (void)first1, (void)n1, (void)first2, (void)n2;                                                                \
-    fused_gemv<M, Tensor, Form>(x, tensors, rows, y,                                                               \
-                                {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),            \
-                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL});      \
+#define FUSED_GEMV(symbol, X, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)                            \
+  KERNEL(GEMV_THREADS)                                                                                           \
+  REGISTERS(128)                                                                                                 \
+  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,  \
+              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 first0, u32 n0, u32 first1, \
+              u32 n1, u32 first2, u32 n2) {                                                                      \
+    using Tensor = INSIDE TYPE;                                                                                  \
+    using Form = FusedForm<INSIDE FORM>;                                                                         \
+    Tensor tensors[] = {INSIDE TENSORS};                                                                         \
+    const FusedRows rows[] = {INSIDE ROWS};                                                                      \
+    (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
+    fused_gemv<M, Tensor, Form>(x, tensors, rows, y,                                                             \
+                                {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
+                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL});    \
   }
 
-#define ROPE_AND_APPEND(type)                                                                                         \
+#define ROPE_AND_APPEND(symbol, X, type)                                                                              \
   KERNEL(APPEND_THREADS)                                                                                              \
-  void strixhlo_rope_and_append_##type(                                                                               \
-      OUT(type, k_pool), OUT(type, v_pool), IN(i32, block_table), IN(i32, positions), IN(f32, q), IN(f32, k),         \
-      IN(f32, v), IN(f32, table), IN(f32, q_weight), IN(f32, k_weight), IN(f32, query_scale), OUT(f32, q_out),        \
+  void symbol(                                                                                                        \
+      OUT(type, k_pool), OUT(type, v_pool), IN(i32, block_table), IN(i32, positions), IN(X, q), IN(X, k),             \
+      IN(X, v), IN(f32, table), IN(f32, q_weight), IN(f32, k_weight), IN(f32, query_scale), OUT(X, q_out),            \
       u32 layer, u32 pool_rows, u32 tokens, u32 sequences, u32 blocks, u32 block_size, u32 heads, u32 kv_heads,       \
       u32 head_dim, u32 fused, u32 half, u32 context, u32 interleaved, u32 norm, u32 weight_stride, u32 epsilon_bits, \
       u32 offset_bits, u32 norm_values, u32 scale_context) {                                                          \
@@ -160,30 +159,30 @@
 
 // For head dimensions up to `capacity`: the result in one launch, or `splits` parts and their peaks for combine.
 // sinks: read where has_sinks, else any float32 buffer.
-#define ATTENTION_INPUTS(type) \
-  IN(f32, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions), IN(f32, sinks)
-#define ATTENTION_SCALARS                                                                                  \
+#define ATTENTION_INPUTS(X, type) \
+  IN(X, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions), IN(f32, sinks)
+#define ATTENTION_SCALARS                                                                                   \
   u32 layer, u32 tokens, u32 sequences, u32 q_heads, u32 kv_heads, u32 head_dim, u32 pool_rows, u32 blocks, \
       u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits, u32 has_sinks
-#define ATTENTION_SHAPE                                                                              \
-  layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window,      \
+#define ATTENTION_SHAPE                                                                         \
+  layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window, \
       __builtin_bit_cast(f32, scale_bits), __builtin_bit_cast(f32, softcap_bits), has_sinks
-#define ATTENTION(type, capacity)                                                                           \
-  KERNEL(ATTENTION_THREADS)                                                                                 \
-  void strixhlo_attention_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, y), ATTENTION_SCALARS) {     \
+#define ATTENTION(symbol, X, type, capacity)                                                                        \
+  KERNEL(ATTENTION_THREADS)                                                                                         \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(X, y), ATTENTION_SCALARS) {                                            \
     attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, y, nullptr, {ATTENTION_SHAPE, 1}); \
   }
-#define ATTENTION_SPLIT(type, capacity)                                                                            \
-  KERNEL(ATTENTION_THREADS)                                                                                        \
-  void strixhlo_attention_split_##type##_d##capacity(ATTENTION_INPUTS(type), OUT(f32, parts), OUT(f32, peaks),      \
-                                                     ATTENTION_SCALARS, u32 splits) {                              \
+#define ATTENTION_SPLIT(symbol, X, type, capacity)                                                                     \
+  KERNEL(ATTENTION_THREADS)                                                                                            \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(f32, parts), OUT(f32, peaks),                                             \
+                                                     ATTENTION_SCALARS, u32 splits) {                                  \
     attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, parts, peaks, {ATTENTION_SHAPE, splits}); \
   }
-#define ATTENTION_COMBINE                                                                                          \
-  KERNEL(ATTENTION_THREADS)                                                                                        \
-  void strixhlo_attention_combine(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(f32, y), u32 head_dim,        \
-                                  u32 splits, u32 q_heads, u32 has_sinks) {                                        \
-    attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);                               \
+#define ATTENTION_COMBINE(symbol, X)                                                   \
+  KERNEL(ATTENTION_THREADS)                                                            \
+  void symbol(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(X, y), u32 head_dim, \
+                                  u32 splits, u32 q_heads, u32 has_sinks) {            \
+    attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);   \
   }
 
 #include "moe_kernels.h"

@@ -17,6 +17,7 @@ from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import cache_directory, find_clang, linker, run_tool
+from .elements import ELEMENTS, OF, elements_of
 from .fused_kernels import fused_line
 from .moe_kernels import expert_kernels, routing_kernels
 
@@ -58,40 +59,43 @@ def threads(symbol: str) -> int:
 def _kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
     for name in (*(f for f in FORMATS if f not in AFFINE_FORMATS), *DENSE):
-        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({name}, {m}, {GEMV_WEIGHT_ROWS})" for m in GEMV_ROWS}
+        lines |= {f"strixhlo_gemv_{name}_m{m}": f"GEMV({OF}, {name}, {m}, {GEMV_WEIGHT_ROWS})" for m in GEMV_ROWS}
         gemm = "GEMM" if name in WIDE else "MATRIX_GEMM"
-        lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({name}, {m})" for m in GEMM_ROWS}
+        lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({OF}, {name}, {m})" for m in GEMM_ROWS}
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
-        lines |= {
-            f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({name}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS
-        }
-        lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({name}, {m}, {of})" for m in GEMM_ROWS}
+        lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
+        lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
     for pool in POOLS:
-        lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({pool})"
+        lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {pool})"
         for dim in HEAD_DIMS:
-            lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({pool}, {dim})"
-            lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({pool}, {dim})"
+            lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({OF}, {pool}, {dim})"
+            lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({OF}, {pool}, {dim})"
     lines["strixhlo_argmax"] = "ARGMAX"
-    lines["strixhlo_norm_rows"] = "NORM_ROWS"
-    lines |= {"strixhlo_finish": "FINISH", "strixhlo_finish_more": "FINISH_MORE"}
-    lines["strixhlo_attention_combine"] = "ATTENTION_COMBINE"
+    lines["strixhlo_norm_rows"] = f"NORM_ROWS({OF})"
+    lines |= {"strixhlo_finish": f"FINISH({OF})", "strixhlo_finish_more": f"FINISH_MORE({OF})"}
+    lines["strixhlo_attention_combine"] = f"ATTENTION_COMBINE({OF})"
     return lines | routing_kernels()
 
 
-KERNELS: dict[str, str] = _kernels()  # symbol -> the line of kernels.h's macros that makes it
+# Symbol, of float32 activations -> the line of kernels.h's macros that makes it, with {symbol} and {x}, their type.
+KERNELS: dict[str, str] = _kernels()
 _PARTS: dict[str, Sequence[str]] = {name: tuple(fmt.parts(1, 256)) for name, fmt in FORMATS.items()}
 _PARTS |= dict.fromkeys(DENSE, ("dense",))
 
 
 def kernel_line(symbol: str) -> str:
-    """The line of kernels.h's macros that makes a kernel; KeyError for what is none. Fused matmuls are too many for a
-    table."""
-    return KERNELS[symbol] if symbol in KERNELS else fused_line(symbol, _PARTS)
+    """The line of kernels.h's macros that makes a kernel; KeyError for what is none. Symbols may name the type of
+    activations (elements.py); fused matmuls are too many for a table."""
+    plain, dtype = elements_of(symbol)
+    line = KERNELS[plain] if plain in KERNELS else fused_line(plain, _PARTS)
+    if "{x}" not in line and dtype != "f32":
+        raise KeyError(symbol)
+    return line.replace("{symbol}", symbol).replace("{x}", ELEMENTS[dtype])
 
 
 def sources_hash() -> str:

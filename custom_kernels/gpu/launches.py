@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
 from ..ops.launch import Dimension, Launch, Output
+from .elements import with_elements
 from .kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
@@ -65,32 +66,41 @@ def gemv_geometry(columns: Sequence[int], results: int, runs: int, chip: Chip) -
     return lanes, _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), chip.gemv_most))
 
 
-def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip) -> tuple[Launch, ...]:
-    outputs = (Output("y", (m, n), "f32"),)
+def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
+    outputs = (Output("y", (m, n), x),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry((n,), GEMV_WEIGHT_ROWS, k // run_of(name), chip)
-        symbol = f"strixhlo_gemv_{name}_m{rows}"
+        symbol = with_elements(f"strixhlo_gemv_{name}_m{rows}", x)
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
     rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
-    symbol = f"strixhlo_gemm_{name}_m{rows}"
+    symbol = with_elements(f"strixhlo_gemm_{name}_m{rows}", x)
     workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])
     return (Launch(symbol, inputs, outputs, (m, n, k), workgroups, threads(symbol)),)
 
 
 def quantized_matmul_launches(
-    fmt: WeightFormat, m: int, n: int, k: int, dtypes: tuple[str, ...] = ("f32", "f32"), chip: Chip = GFX1151
+    fmt: WeightFormat,
+    m: int,
+    n: int,
+    k: int,
+    dtypes: tuple[str, ...] = ("f32", "f32"),
+    chip: Chip = GFX1151,
+    x: str = "f32",
 ) -> tuple[Launch, ...]:
-    """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
+    """x [m, k] times a quantized weight [n, k] -> y [m, n], both of dtype `x` (f32, f16, bf16).
 
     dtypes: of an affine format's scale and bias (f32, f16, bf16).
     """
-    return _matmul(weight_name(fmt, dtypes), ("x", *fmt.parts(n, k)), m, n, k, chip)
+    return _matmul(weight_name(fmt, dtypes), ("x", *fmt.parts(n, k)), m, n, k, chip, x)
 
 
-def dense_matmul_launches(dtype: str, m: int, n: int, k: int, chip: Chip = GFX1151) -> tuple[Launch, ...] | None:
-    """x float32 [m, k] times a weight w [n, k], "f32", "f16" or "bf16", k a multiple of 8 (else None) -> y [m, n]."""
-    return None if k % 8 else _matmul(dtype, ("x", "w"), m, n, k, chip)
+def dense_matmul_launches(
+    dtype: str, m: int, n: int, k: int, chip: Chip = GFX1151, x: str = "f32"
+) -> tuple[Launch, ...] | None:
+    """x [m, k] times a weight w [n, k] -> y [m, n], k a multiple of 8 (else None). dtype: of w; x: of x and y; each
+    "f32", "f16" or "bf16"."""
+    return None if k % 8 else _matmul(dtype, ("x", "w"), m, n, k, chip, x)
 
 
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
@@ -125,8 +135,9 @@ def attention_launches(
     softcap: float = 0.0,
     sinks: bool = False,
     splits: int | None = None,
+    x: str = "f32",
 ) -> tuple[Launch, ...] | None:
-    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16" or "f32") -> y of the same shape.
+    """q [tokens, q_heads, head_dim] of dtype `x` over the pools (dtype "fp8", "f16" or "f32") -> y like q.
 
     head_dim: a multiple of 8, at most 256, else None. sinks: an input of that name, float32 [q_heads]. splits: None
     means that `attention_splits` chooses.
@@ -144,17 +155,17 @@ def attention_launches(
     inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
     shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size, window)
     scalars = (*shape, _float_bits(scale), _float_bits(softcap), int(sinks))
-    result = Output("y", (tokens, q_heads, head_dim), "f32")
+    result = Output("y", (tokens, q_heads, head_dim), x)
     if splits == 1:
-        symbol = f"strixhlo_attention_{dtype}_d{capacity}"
+        symbol = with_elements(f"strixhlo_attention_{dtype}_d{capacity}", x)
         return (Launch(symbol, inputs, (result,), scalars, workgroups, ATTENTION_THREADS),)
     parts = Output("parts", (tokens, q_heads, splits, head_dim), "f32")
     peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
-    symbol = f"strixhlo_attention_split_{dtype}_d{capacity}"
+    symbol = with_elements(f"strixhlo_attention_split_{dtype}_d{capacity}", x)
     return (
         Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, ATTENTION_THREADS),
         Launch(
-            "strixhlo_attention_combine",
+            with_elements("strixhlo_attention_combine", x),
             ("parts", "peaks", "sinks" if sinks else "q"),
             (result,),
             (head_dim, splits, q_heads, int(sinks)),

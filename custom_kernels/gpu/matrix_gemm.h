@@ -1,6 +1,7 @@
 // y[m, n] = sum over k of x[m, k] * weight[n, k] for many rows of x on the matrix units, for formats whose codes bfloat16
-// holds exactly. x goes in as two bfloat16 terms, 16 bits of it: a relative error of 2e-6. Codes are multiplied and
-// summed as they are; each group's sum is then scaled in float32, and the minimum times the sum of x added.
+// holds exactly. x goes in as two bfloat16 terms, 16 bits of it: a relative error of 2e-6, none where x is float16; where it
+// is bfloat16, one term holds it. Codes are multiplied and summed as they are; each group's sum is then scaled in float32,
+// and the minimum times the sum of x added.
 //
 // A workgroup of eight waves computes TM x N of y, K columns at a time through local memory, while the next columns are on
 // their way to registers. With many rows the waves share the tile of y; with few, where reading the weight is what takes
@@ -43,10 +44,11 @@ DEVICE void split(f32x4 x, u32x2& high, u32x2& low) {
   low = {bf16_pair(l[0], l[1]), bf16_pair(l[2], l[3])};
 }
 
-template <u32 TM, class W>
+template <u32 TM, class W, class X>
 struct MatrixGemm {
   using Tiles = MatrixTiles<TM>;
   using Shape = MatrixShape<TM>;
+  static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2;  // of x
   static constexpr u32 K_STEP = Shape::K, STRIDE = Shape::STRIDE, GROUP = W::SCALED ? W::RUN / W::GROUPS : 32;
   static constexpr u32 ROWS_OF_WAVE = TM / Shape::WAVES_M, COLUMNS_OF_WAVE = Shape::N / Shape::WAVES_N;
   static constexpr u32 FRAGMENTS_M = ROWS_OF_WAVE / 16, FRAGMENTS_N = COLUMNS_OF_WAVE / 16;
@@ -54,17 +56,17 @@ struct MatrixGemm {
   static constexpr u32 LOADS_X = TM * (K_STEP / 4) / MATRIX_THREADS;
   static constexpr u32 LOADS_W = Shape::N * (K_STEP / W::RUN) / MATRIX_THREADS;
 
-  f32x4 next_x[LOADS_X];
+  Four<X> next_x[LOADS_X];
   typename W::Run next_w[LOADS_W];
   Tile sum[FRAGMENTS_M][FRAGMENTS_N];
 
   // Loads the columns from `start` on; beyond the end any, which `stage` drops.
-  __attribute__((always_inline)) void fetch(const GLOBAL f32x4* x4, const W& weight, u32 first_m, u32 first_n, u32 m,
+  __attribute__((always_inline)) void fetch(const GLOBAL X* x, const W& weight, u32 first_m, u32 first_n, u32 m,
                                             u32 n, u32 k, u32 start) {
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * MATRIX_THREADS + thread_id();
       const u32 row = smaller(first_m + item / (K_STEP / 4), m - 1);
-      next_x[i] = x4[(u64)row * (k / 4) + smaller(start / 4 + item % (K_STEP / 4), k / 4 - 1)];
+      next_x[i] = ask4(x, (u64)row * (k / 4) + smaller(start / 4 + item % (K_STEP / 4), k / 4 - 1));
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
       const u32 item = i * MATRIX_THREADS + thread_id();
@@ -77,11 +79,11 @@ struct MatrixGemm {
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * MATRIX_THREADS + thread_id();
       const u32 row = item / (K_STEP / 4), column = item % (K_STEP / 4);
-      const f32x4 x = start + 4 * column < k ? next_x[i] : (f32x4)0.0f;
+      const f32x4 x = start + 4 * column < k ? widen4(next_x[i]) : (f32x4)0.0f;
       u32x2 high, low;
       split(x, high, low);
       ((LOCAL u32x2*)Tiles::x[0])[row * (STRIDE / 4) + column] = high;
-      ((LOCAL u32x2*)Tiles::x[1])[row * (STRIDE / 4) + column] = low;
+      if (TERMS == 2) ((LOCAL u32x2*)Tiles::x[1])[row * (STRIDE / 4) + column] = low;
       if constexpr (W::MINIMUM) {
         const f32 total = sum_over((x[0] + x[1]) + (x[2] + x[3]), GROUP / 4);
         if (column % (GROUP / 4) == 0) Tiles::sum_x[column / (GROUP / 4)][row] = total;
@@ -115,7 +117,7 @@ struct MatrixGemm {
         b[j] = load_factor((const LOCAL u16*)Tiles::w + (wave_n + 16 * j) * STRIDE + step, STRIDE);
       }
       UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
-        UNROLL for (u32 term = 0; term < 2; term++) {
+        UNROLL for (u32 term = 0; term < TERMS; term++) {
           const Factor a = load_factor((const LOCAL u16*)Tiles::x[term] + (wave_m + 16 * i) * STRIDE + step, STRIDE);
           UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) multiply(a, b[j], part[i][j]);
         }
@@ -137,8 +139,7 @@ struct MatrixGemm {
     }
   }
 
-  __attribute__((always_inline)) void run(const GLOBAL f32* x, W weight, GLOBAL f32* y, u32 m, u32 n, u32 k) {
-    const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+  __attribute__((always_inline)) void run(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
     const u32 tiles_m = ceil_div(m, TM), wave = wave_id();
     const u32 first_m = workgroup_id() % tiles_m * TM, first_n = workgroup_id() / tiles_m * Shape::N;
     const u32 wave_m = wave % Shape::WAVES_M * ROWS_OF_WAVE;
@@ -148,11 +149,11 @@ struct MatrixGemm {
     UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) sum[i][j] = {};
     }
-    fetch(x4, weight, first_m, first_n, m, n, k, 0);
+    fetch(x, weight, first_m, first_n, m, n, k, 0);
     for (u32 start = 0; start < k; start += K_STEP) {
       stage(k, start);
       barrier();
-      fetch(x4, weight, first_m, first_n, m, n, k, start + K_STEP < k ? start + K_STEP : start);
+      fetch(x, weight, first_m, first_n, m, n, k, start + K_STEP < k ? start + K_STEP : start);
       UNROLL for (u32 g = 0; g < GROUPS_OF_WAVE; g++) add_group(first_group + g, wave_m, wave_n);
       barrier();
     }
@@ -162,7 +163,7 @@ struct MatrixGemm {
       each([&](u32 row, u32 column, f32 value) __attribute__((always_inline)) {
         row += first_m + wave_m;
         column += first_n + wave_n;
-        if (row < m && column < n) y[(u64)row * n + column] = value;
+        if (row < m && column < n) store(y, (u64)row * n + column, value);
       });
     }
   }
@@ -178,7 +179,7 @@ struct MatrixGemm {
   }
 
   // The sum of all waves, first wave first, through the local memory of the tiles.
-  __attribute__((always_inline)) void store_sum(GLOBAL f32* y, u32 first_m, u32 first_n, u32 m, u32 n) {
+  __attribute__((always_inline)) void store_sum(GLOBAL X* y, u32 first_m, u32 first_n, u32 m, u32 n) {
     constexpr u32 ITEMS = TM * Shape::N;
     static_assert(Shape::WAVES_K * ITEMS * 4 <= sizeof(Tiles::w));
     LOCAL f32* sums = (LOCAL f32*)Tiles::w;
@@ -191,7 +192,7 @@ struct MatrixGemm {
       f32 total = 0.0f;
       UNROLL for (u32 w = 0; w < Shape::WAVES_K; w++) total += sums[w * ITEMS + item];
       const u32 row = first_m + item / Shape::N, column = first_n + item % Shape::N;
-      if (row < m && column < n) y[(u64)row * n + column] = total;
+      if (row < m && column < n) store(y, (u64)row * n + column, total);
     }
   }
 };

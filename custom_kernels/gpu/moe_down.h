@@ -13,13 +13,14 @@ struct Chosen {
 
 // One token: the runs of its k experts are one long row, whose x is h times the experts' weights. `per_run`: 2^32 over
 // the runs of one expert, rounded up (0: it has one run), which makes a division a multiplication.
-template <class W>
-DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const ExpertRouting routing, W weight,
-                          const GLOBAL f32* bias, GLOBAL f32* y, const ExpertShape s, u32 per_run, u32 biased) {
+template <class W, class X>
+DEVICE void moe_down_gemv(const GLOBAL X* h, const GLOBAL f32* weights, const ExpertRouting routing, W weight,
+                          const GLOBAL f32* bias, GLOBAL X* y, const ExpertShape s, u32 per_run, u32 biased) {
   constexpr u32 R = 2, PER_RUN = W::RUN / 4;
   const u32 k = routing.k, runs = s.columns / W::RUN, lane = lane_id(), part = lane % s.lanes;
   if ((u32)routing.expert[0] >= s.experts) {  // padding: no expert at all
-    for (u32 i = workgroup_id() * GEMV_THREADS + thread_id(); i < s.n; i += s.workgroups * GEMV_THREADS) y[i] = 0.0f;
+    const u32 threads = s.workgroups * GEMV_THREADS;
+    for (u32 i = workgroup_id() * GEMV_THREADS + thread_id(); i < s.n; i += threads) store(y, i, 0.0f);
     return;
   }
   if (thread_id() < k) {
@@ -28,12 +29,11 @@ DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const 
   }
   barrier();
   weight.runs = runs;
-  const GLOBAL f32x4* h4 = (const GLOBAL f32x4*)h;
   const auto expert = [&](u32 run) __attribute__((always_inline)) {
     return per_run ? (u32)((u64)run * per_run >> 32) : run;
   };
   const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
-    return h4[at] * Chosen::weight[expert(at / PER_RUN)];
+    return load4(h, at) * Chosen::weight[expert(at / PER_RUN)];
   };
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R;
   const bool shared = runs % W::SHARERS == 0;  // the lanes that share are then of one expert
@@ -62,30 +62,33 @@ DEVICE void moe_down_gemv(const GLOBAL f32* h, const GLOBAL f32* weights, const 
         }
       }
       const f32 total = sum_over(sum[0][r], s.lanes);
-      if (part == 0 && row + r < s.n) y[row + r] = total;
+      if (part == 0 && row + r < s.n) store(y, row + r, total);
     }
   }
 }
 
-// Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, 16 bytes a thread.
-DEVICE void moe_gather(const GLOBAL f32* x, const ExpertRouting routing, GLOBAL f32* sorted, u32 experts, u32 pairs,
+// Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, four numbers a thread.
+template <class X>
+DEVICE void moe_gather(const GLOBAL X* x, const ExpertRouting routing, GLOBAL X* sorted, u32 experts, u32 pairs,
                        u32 columns) {
   const u32 item = workgroup_id() * COMBINE_THREADS + thread_id(), row = item / (columns / 4);
   if (row >= pairs || (u32)routing.expert[row] >= experts) return;
   const u32 at = item % (columns / 4);
-  ((GLOBAL f32x4*)sorted)[item] = ((const GLOBAL f32x4*)x)[routing.token(row) * (columns / 4) + at];
+  ((GLOBAL Four<X>*)sorted)[item] = ask4(x, routing.token(row) * (columns / 4) + at);
 }
 // ... and their activation. A thread makes one number.
-DEVICE void moe_activate(const GLOBAL f32* gate, const GLOBAL f32* up, const GLOBAL i32* expert, const GatedBy gated,
-                         GLOBAL f32* h, u32 experts, u32 pairs, u32 n) {
+template <class X>
+DEVICE void moe_activate(const GLOBAL X* gate, const GLOBAL X* up, const GLOBAL i32* expert, const GatedBy gated,
+                         GLOBAL X* h, u32 experts, u32 pairs, u32 n) {
   const u32 item = workgroup_id() * COMBINE_THREADS + thread_id(), row = item / n;
   if (row >= pairs || (u32)expert[row] >= experts) return;
-  h[item] = gated(gate[item], up[item], (u32)expert[row] * n + item % n);
+  store(h, item, gated(widen(gate[item]), widen(up[item]), (u32)expert[row] * n + item % n));
 }
 
 // y[t] = sum over j of weights[t, j] * (down[places[t, j]] + the bias of its expert). A thread makes one number.
-DEVICE void moe_combine(const GLOBAL f32* down, const GLOBAL f32* weights, const GLOBAL i32* places,
-                        const GLOBAL i32* expert, const GLOBAL f32* bias, GLOBAL f32* y, u32 tokens, u32 k, u32 experts,
+template <class X>
+DEVICE void moe_combine(const GLOBAL X* down, const GLOBAL f32* weights, const GLOBAL i32* places,
+                        const GLOBAL i32* expert, const GLOBAL f32* bias, GLOBAL X* y, u32 tokens, u32 k, u32 experts,
                         u32 n, u32 biased) {
   const u32 item = workgroup_id() * COMBINE_THREADS + thread_id();
   if (item >= tokens * n) return;
@@ -94,9 +97,9 @@ DEVICE void moe_combine(const GLOBAL f32* down, const GLOBAL f32* weights, const
   for (u32 j = 0; j < k; j++) {
     const u32 place = (u32)places[token * k + j], e = (u32)expert[place];
     if (e >= experts) continue;
-    f32 value = down[(u64)place * n + column];
+    f32 value = widen(down[(u64)place * n + column]);
     if (biased) value += bias[e * n + column];
     total = multiply_add(value, weights[token * k + j], total);
   }
-  y[item] = total;
+  store(y, item, total);
 }

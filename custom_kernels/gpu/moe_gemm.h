@@ -6,19 +6,19 @@
 #include "moe_tiles.h"
 
 // PAIRED: a tile has both weights, and N / 2 columns of the result.
-template <class W, bool PAIRED>
-struct ExpertGemm : MatrixGemm<MATRIX_TILE, W> {
-  using Base = MatrixGemm<MATRIX_TILE, W>;
+template <class W, bool PAIRED, class X>
+struct ExpertGemm : MatrixGemm<MATRIX_TILE, W, X> {
+  using Base = MatrixGemm<MATRIX_TILE, W, X>;
   using Shape = typename Base::Shape;
   static constexpr u32 COLUMNS = PAIRED ? Shape::N / 2 : Shape::N, RUNS = Base::K_STEP / W::RUN;
 
   u32 x_row[Base::LOADS_X], w_row[Base::LOADS_W];
   bool second[Base::LOADS_W];  // of the two weights; the same for all of a wave
 
-  __attribute__((always_inline)) void load(const GLOBAL f32x4* x4, const W& a, const W& b, u32 k, u32 start) {
+  __attribute__((always_inline)) void load(const GLOBAL X* x, const W& a, const W& b, u32 k, u32 start) {
     UNROLL for (u32 i = 0; i < Base::LOADS_X; i++) {
       const u32 column = (i * MATRIX_THREADS + thread_id()) % (Base::K_STEP / 4);
-      Base::next_x[i] = x4[(u64)x_row[i] * (k / 4) + smaller(start / 4 + column, k / 4 - 1)];
+      Base::next_x[i] = ask4(x, (u64)x_row[i] * (k / 4) + smaller(start / 4 + column, k / 4 - 1));
     }
     UNROLL for (u32 i = 0; i < Base::LOADS_W; i++) {
       const u32 run = smaller(start / W::RUN + (i * MATRIX_THREADS + thread_id()) % RUNS, a.runs - 1);
@@ -33,9 +33,8 @@ struct ExpertGemm : MatrixGemm<MATRIX_TILE, W> {
   // source(i): the row of x of the tile's row i, of `count`. store(row, column, first, second): results of a place; the
   // second only where PAIRED.
   template <class Source, class Store>
-  __attribute__((always_inline)) void run(const GLOBAL f32* x, W a, W b, u32 e, u32 count, u32 n, u32 k, u32 first_n,
+  __attribute__((always_inline)) void run(const GLOBAL X* x, W a, W b, u32 e, u32 count, u32 n, u32 k, u32 first_n,
                                           const Source& source, const Store& store) {
-    const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
     const u32 wave = wave_id();
     const u32 wave_m = wave % Shape::WAVES_M * Base::ROWS_OF_WAVE;
     const u32 wave_n = wave / Shape::WAVES_M % Shape::WAVES_N * Base::COLUMNS_OF_WAVE;
@@ -51,11 +50,11 @@ struct ExpertGemm : MatrixGemm<MATRIX_TILE, W> {
     UNROLL for (u32 i = 0; i < Base::FRAGMENTS_M; i++) {
       UNROLL for (u32 j = 0; j < Base::FRAGMENTS_N; j++) Base::sum[i][j] = {};
     }
-    load(x4, a, b, k, 0);
+    load(x, a, b, k, 0);
     for (u32 start = 0; start < k; start += Base::K_STEP) {
       Base::stage(k, start);
       barrier();
-      load(x4, a, b, k, start + Base::K_STEP < k ? start + Base::K_STEP : start);
+      load(x, a, b, k, start + Base::K_STEP < k ? start + Base::K_STEP : start);
       UNROLL for (u32 g = 0; g < Base::GROUPS_OF_WAVE; g++) Base::add_group(g, wave_m, wave_n);
       barrier();
     }
@@ -78,10 +77,10 @@ DEVICE bool matrix_tile(const ExpertRouting& routing, u32 blocks, u32 matrix_row
   return tile.count && tile.first == tile.matrix_first && tile.together >= matrix_rows;
 }
 
-template <class W>
-DEVICE void moe_gate_up_gemm(const GLOBAL f32* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
-                             GLOBAL f32* h, u32 n, u32 k, u32 matrix_rows) {
-  using Gemm = ExpertGemm<W, true>;
+template <class W, class X>
+DEVICE void moe_gate_up_gemm(const GLOBAL X* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
+                             GLOBAL X* h, u32 n, u32 k, u32 matrix_rows) {
+  using Gemm = ExpertGemm<W, true, X>;
   const u32 blocks = ceil_div(n, Gemm::COLUMNS);
   ExpertTile tile;
   if (!matrix_tile(routing, blocks, matrix_rows, tile)) return;
@@ -89,14 +88,14 @@ DEVICE void moe_gate_up_gemm(const GLOBAL f32* x, const ExpertRouting routing, W
       x, gate, up, tile.expert, tile.together, n, k, workgroup_id() % blocks * Gemm::COLUMNS,
       [&](u32 row) __attribute__((always_inline)) { return routing.token(tile.first + row); },
       [&](u32 row, u32 column, f32 g, f32 u) __attribute__((always_inline)) {
-        h[(u64)(tile.first + row) * n + column] = gated(g, u, tile.expert * n + column);
+        store(h, (u64)(tile.first + row) * n + column, gated(g, u, tile.expert * n + column));
       });
 }
 
-template <class W>
-DEVICE void moe_rows_gemm(const GLOBAL f32* h, const ExpertRouting routing, W weight, GLOBAL f32* y, u32 n, u32 k,
+template <class W, class X>
+DEVICE void moe_rows_gemm(const GLOBAL X* h, const ExpertRouting routing, W weight, GLOBAL X* y, u32 n, u32 k,
                           u32 matrix_rows) {
-  using Gemm = ExpertGemm<W, false>;
+  using Gemm = ExpertGemm<W, false, X>;
   const u32 blocks = ceil_div(n, Gemm::COLUMNS);
   ExpertTile tile;
   if (!matrix_tile(routing, blocks, matrix_rows, tile)) return;
@@ -104,6 +103,6 @@ DEVICE void moe_rows_gemm(const GLOBAL f32* h, const ExpertRouting routing, W we
       h, weight, weight, tile.expert, tile.together, n, k, workgroup_id() % blocks * Gemm::COLUMNS,
       [&](u32 row) __attribute__((always_inline)) { return tile.first + row; },
       [&](u32 row, u32 column, f32 value, f32) __attribute__((always_inline)) {
-        y[(u64)(tile.first + row) * n + column] = value;
+        store(y, (u64)(tile.first + row) * n + column, value);
       });
 }

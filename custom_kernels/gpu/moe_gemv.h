@@ -87,10 +87,9 @@ struct TokenRows {
 };
 
 // M sorted rows, `count` of them there, of expert e: h = activation(gate, up).
-template <u32 M, class W>
-DEVICE void gate_up_rows(const GLOBAL f32* x, const ExpertRouting& routing, const W& gate, const W& up,
-                         const GatedBy& gated, GLOBAL f32* h, const ExpertShape& s, u32 e, u32 first, u32 count) {
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+template <u32 M, class W, class X>
+DEVICE void gate_up_rows(const GLOBAL X* x, const ExpertRouting& routing, const W& gate, const W& up,
+                         const GatedBy& gated, GLOBAL X* h, const ExpertShape& s, u32 e, u32 first, u32 count) {
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), lane = lane_id();
   barrier();  // nobody reads any more what was there
   if (thread_id() < M) {
@@ -102,22 +101,21 @@ DEVICE void gate_up_rows(const GLOBAL f32* x, const ExpertRouting& routing, cons
     const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
     const u32 of_weight = e * s.n + smaller(row, s.n - 1);
     const GateAndUp<W> ask = {gate, up, of_weight};
-    const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return x4[TokenRows::start[i] + at]; };
+    const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return load4(x, TokenRows::start[i] + at); };
     f32 sum[M][2] = {};
     sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
     UNROLL for (u32 i = 0; i < M; i++) {
       const f32 g = sum_over(sum[i][0], s.lanes), u = sum_over(sum[i][1], s.lanes);
-      if (lane % s.lanes == 0 && i < count && row < s.n) h[(u64)(first + i) * s.n + row] = gated(g, u, of_weight);
+      if (lane % s.lanes == 0 && i < count && row < s.n) store(h, (u64)(first + i) * s.n + row, gated(g, u, of_weight));
     }
   }
 }
 
 // M sorted rows, `count` of them there, of expert e: y = h times the expert's weight.
-template <u32 M, class W>
-DEVICE void plain_rows(const GLOBAL f32* h, const W& weight, GLOBAL f32* y, const ExpertShape& s, u32 e, u32 first,
+template <u32 M, class W, class X>
+DEVICE void plain_rows(const GLOBAL X* h, const W& weight, GLOBAL X* y, const ExpertShape& s, u32 e, u32 first,
                        u32 count) {
   constexpr u32 R = 2;
-  const GLOBAL f32x4* h4 = (const GLOBAL f32x4*)h;
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R, lane = lane_id();
   bool there = false;
   for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
@@ -128,14 +126,14 @@ DEVICE void plain_rows(const GLOBAL f32* h, const W& weight, GLOBAL f32* y, cons
       ask_for_runs(weight, rows, run, stored);
     };
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) {
-      return h4[(first + smaller(i, count - 1)) * (s.columns / 4) + at];
+      return load4(h, (first + smaller(i, count - 1)) * (s.columns / 4) + at);
     };
     f32 sum[M][R] = {};
     sum_runs<M, R, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < R; r++) {
         const f32 total = sum_over(sum[i][r], s.lanes);
-        if (lane % s.lanes == 0 && i < count && row + r < s.n) y[(u64)(first + i) * s.n + row + r] = total;
+        if (lane % s.lanes == 0 && i < count && row + r < s.n) store(y, (u64)(first + i) * s.n + row + r, total);
       }
     }
   }
@@ -161,16 +159,15 @@ DEVICE void each_few_rows(const ExpertRouting& routing, const ExpertShape& s, u3
 
 // One token: sorted row s is the s-th of its experts, and x is one row, which gets a norm first where it is NORMED: its
 // squares are summed on the way into local memory, and the results are scaled, so that x is asked for once.
-template <bool NORMED, class W>
-DEVICE void moe_gate_up_one(const GLOBAL f32* x, const GLOBAL i32* expert, W gate, W up, const GatedBy gated,
-                            GLOBAL f32* h, const RmsNorm norm, const ExpertShape s) {
+template <bool NORMED, class W, class X>
+DEVICE void moe_gate_up_one(const GLOBAL X* x, const GLOBAL i32* expert, W gate, W up, const GatedBy gated,
+                            GLOBAL X* h, const RmsNorm norm, const ExpertShape s) {
   const u32 sorted = workgroup_id() / s.workgroups, e = (u32)expert[sorted], runs = s.columns / W::RUN;
   if (e >= s.experts) return;  // padding
   gate.runs = up.runs = runs;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   f32 squares[1] = {}, factor[1] = {1.0f};
   const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
-    f32x4 v = x4[at];
+    f32x4 v = load4(x, at);
     if constexpr (NORMED) {
       UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(v[c], v[c], squares[0]);
       v *= ((const GLOBAL f32x4*)norm.weight)[at] + norm.offset;
@@ -188,21 +185,21 @@ DEVICE void moe_gate_up_one(const GLOBAL f32* x, const GLOBAL i32* expert, W gat
     sum_runs<1, 2, W>(runs, s.lanes, true, row < s.n, there, GateAndUp<W>{gate, up, of_weight}, x_at, sum);
     if (NORMED && fresh) inverse_rms_of<1, GEMV_THREADS>(squares, s.columns, norm.epsilon, factor);
     const f32 g = factor[0] * sum_over(sum[0][0], s.lanes), u = factor[0] * sum_over(sum[0][1], s.lanes);
-    if (lane % s.lanes == 0 && row < s.n) h[(u64)sorted * s.n + row] = gated(g, u, of_weight);
+    if (lane % s.lanes == 0 && row < s.n) store(h, (u64)sorted * s.n + row, gated(g, u, of_weight));
   }
 }
 
-template <u32 MOST, class W>
-DEVICE void moe_gate_up_gemv(const GLOBAL f32* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
-                             GLOBAL f32* h, const ExpertShape s, u32 matrix_rows) {
+template <u32 MOST, class W, class X>
+DEVICE void moe_gate_up_gemv(const GLOBAL X* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
+                             GLOBAL X* h, const ExpertShape s, u32 matrix_rows) {
   gate.runs = up.runs = s.columns / W::RUN;
   each_few_rows<MOST>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
     gate_up_rows<decltype(m)::VALUE>(x, routing, gate, up, gated, h, s, e, first, count);
   });
 }
 
-template <u32 MOST, class W>
-DEVICE void moe_rows_gemv(const GLOBAL f32* h, const ExpertRouting routing, W weight, GLOBAL f32* y,
+template <u32 MOST, class W, class X>
+DEVICE void moe_rows_gemv(const GLOBAL X* h, const ExpertRouting routing, W weight, GLOBAL X* y,
                           const ExpertShape s, u32 matrix_rows) {
   weight.runs = s.columns / W::RUN;
   each_few_rows<MOST>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {

@@ -1,5 +1,6 @@
 // The kernels of a mixture of experts, each made by one macro line that custom_kernels/gpu/moe_kernels.py writes. In
-// parentheses there: Weight, the format; GATE, UP, DOWN, the parameters of a weight's parts; GATE_IS and so on, the parts.
+// parentheses there: Weight, the format; GATE, UP, DOWN, the parameters of a weight's parts; GATE_IS and so on, the parts. X
+// is the type of activations: f32, f16 or BF16.
 #pragma once
 
 #include "moe_down.h"
@@ -9,15 +10,15 @@
 
 
 // For up to 32 * PER_LANE experts.
-#define MOE_ROUTE(symbol, PER_LANE)                                                                               \
-  KERNEL(ROUTE_THREADS)                                                                                           \
-  void symbol(IN(f32, logits), IN(i32, positions), IN(f32, bias), OUT(i32, ids), OUT(f32, weights),               \
-              OUT(i32, places), OUT(i32, order), OUT(i32, expert), OUT(i32, offsets), OUT(i32, tiles),            \
+#define MOE_ROUTE(symbol, X, PER_LANE)                                                                             \
+  KERNEL(ROUTE_THREADS)                                                                                            \
+  void symbol(IN(X, logits), IN(i32, positions), IN(f32, bias), OUT(i32, ids), OUT(f32, weights),                  \
+              OUT(i32, places), OUT(i32, order), OUT(i32, expert), OUT(i32, offsets), OUT(i32, tiles),             \
               u32 tokens, u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits, u32 groups, u32 group_k, \
-              u32 group_top, u32 biased, u32 tile_count) {                                                        \
-    moe_route<PER_LANE>(logits, positions, bias, ids, weights, places, order, expert, offsets, tiles,             \
+              u32 group_top, u32 biased, u32 tile_count) {                                                         \
+    moe_route<PER_LANE>(logits, positions, bias, ids, weights, places, order, expert, offsets, tiles,              \
                         {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,      \
-                         group_k, group_top, biased, tile_count});                                                \
+                         group_k, group_top, biased, tile_count});                                                 \
   }
 
 #define ROUTING IN(i32, expert), IN(i32, order), IN(i32, offsets), IN(i32, tiles)
@@ -26,69 +27,69 @@
 #define EXPERT_SCALARS u32 k, u32 experts, u32 n, u32 columns, u32 lanes, u32 workgroups
 
 // GATE_BIAS, UP_BIAS: parameters that are among UP's, or nullptr.
-#define MOE_GATE_UP_GEMV(symbol, M, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                          \
-  KERNEL(GEMV_THREADS)                                                                                            \
-  REGISTERS(128)                                                                                                  \
-  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,             \
-              u32 matrix_rows) {                                                                                  \
-    moe_gate_up_gemv<M>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                      \
-                        INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                              \
-                        {experts, n, columns, lanes, workgroups}, matrix_rows);                                    \
+#define MOE_GATE_UP_GEMV(symbol, X, M, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)       \
+  KERNEL(GEMV_THREADS)                                                                             \
+  REGISTERS(128)                                                                                   \
+  void symbol(IN(X, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(X, h), EXPERT_SCALARS, GATED_SCALARS, \
+              u32 matrix_rows) {                                                                   \
+    moe_gate_up_gemv<M>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),      \
+                        INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,              \
+                        {experts, n, columns, lanes, workgroups}, matrix_rows);                    \
   }
 // Of one token; NORMED: PARTS ends with the norm's weight.
-#define MOE_GATE_UP_ONE(symbol, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)                 \
-  KERNEL(GEMV_THREADS)                                                                                            \
-  REGISTERS(128)                                                                                                  \
-  void symbol(IN(f32, x), IN(i32, expert), INSIDE GATE, INSIDE UP, OUT(f32, h), u32 experts, u32 n,           \
-              u32 columns, u32 lanes, u32 workgroups, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {                                                                \
-    moe_gate_up_one<NORMED>(x, expert, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                 \
-                            GATED_BY(GATE_BIAS, UP_BIAS), h,                                                      \
-                            {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},   \
-                            {experts, n, columns, lanes, workgroups});                                            \
+#define MOE_GATE_UP_ONE(symbol, X, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)           \
+  KERNEL(GEMV_THREADS)                                                                                           \
+  REGISTERS(128)                                                                                                 \
+  void symbol(IN(X, x), IN(i32, expert), INSIDE GATE, INSIDE UP, OUT(X, h), u32 experts, u32 n,                  \
+              u32 columns, u32 lanes, u32 workgroups, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {        \
+    moe_gate_up_one<NORMED>(x, expert, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),               \
+                            GATED_BY(GATE_BIAS, UP_BIAS), h,                                                     \
+                            {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, \
+                            {experts, n, columns, lanes, workgroups});                                           \
   }
-#define MOE_ROWS_GEMV(symbol, M, Weight, DOWN, DOWN_IS)                                                            \
-  KERNEL(GEMV_THREADS)                                                                                            \
-  REGISTERS(128)                                                                                                  \
-  void symbol(IN(f32, h), ROUTING, INSIDE DOWN, OUT(f32, y), EXPERT_SCALARS, u32 matrix_rows) {                    \
-    moe_rows_gemv<M>(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                             \
-                     {experts, n, columns, lanes, workgroups}, matrix_rows);                                       \
+#define MOE_ROWS_GEMV(symbol, X, M, Weight, DOWN, DOWN_IS)                                    \
+  KERNEL(GEMV_THREADS)                                                                        \
+  REGISTERS(128)                                                                              \
+  void symbol(IN(X, h), ROUTING, INSIDE DOWN, OUT(X, y), EXPERT_SCALARS, u32 matrix_rows) {   \
+    moe_rows_gemv<M>(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, \
+                     {experts, n, columns, lanes, workgroups}, matrix_rows);                  \
   }
-#define MOE_DOWN_GEMV(symbol, Weight, DOWN, DOWN_IS)                                                               \
+#define MOE_DOWN_GEMV(symbol, X, Weight, DOWN, DOWN_IS)                                                           \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(128)                                                                                                  \
-  void symbol(IN(f32, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias), OUT(f32, y), \
+  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias), OUT(X, y), \
               EXPERT_SCALARS, u32 per_run, u32 biased) {                                                          \
-    moe_down_gemv(h, weights, {expert, order, nullptr, nullptr, k}, INSIDE Weight(INSIDE DOWN_IS), bias, y,               \
+    moe_down_gemv(h, weights, {expert, order, nullptr, nullptr, k}, INSIDE Weight(INSIDE DOWN_IS), bias, y,       \
                   {experts, n, columns, lanes, workgroups}, per_run, biased);                                     \
   }
 // These update what the GEMV has written of the other rows.
-#define MOE_GATE_UP_GEMM(symbol, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
-  KERNEL(MATRIX_THREADS)                                                                                          \
-  void symbol(OUT(f32, h), IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, u32 k, u32 n, u32 columns, GATED_SCALARS,  \
-              u32 matrix_rows) {                                                                                  \
-    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
-                     INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, n, columns, matrix_rows);       \
+#define MOE_GATE_UP_GEMM(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                     \
+  KERNEL(MATRIX_THREADS)                                                                                      \
+  void symbol(OUT(X, h), IN(X, x), ROUTING, INSIDE GATE, INSIDE UP, u32 k, u32 n, u32 columns, GATED_SCALARS, \
+              u32 matrix_rows) {                                                                              \
+    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                    \
+                     INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, n, columns, matrix_rows);  \
   }
-#define MOE_ROWS_GEMM(symbol, Weight, DOWN, DOWN_IS)                                                               \
-  KERNEL(MATRIX_THREADS)                                                                                          \
-  void symbol(OUT(f32, y), IN(f32, h), ROUTING, INSIDE DOWN, u32 k, u32 n, u32 columns, u32 matrix_rows) {         \
-    moe_rows_gemm(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, n, columns, matrix_rows);      \
+#define MOE_ROWS_GEMM(symbol, X, Weight, DOWN, DOWN_IS)                                                              \
+  KERNEL(MATRIX_THREADS)                                                                                             \
+  void symbol(OUT(X, y), IN(X, h), ROUTING, INSIDE DOWN, u32 k, u32 n, u32 columns, u32 matrix_rows) {               \
+    moe_rows_gemm(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, n, columns, matrix_rows); \
   }
-#define MOE_GATHER                                                                                                \
-  KERNEL(COMBINE_THREADS)                                                                                         \
-  void strixhlo_moe_gather(IN(f32, x), IN(i32, expert), IN(i32, order), OUT(f32, sorted), u32 k, u32 experts,      \
-                           u32 pairs, u32 columns) {                                                              \
-    moe_gather(x, {expert, order, nullptr, nullptr, k}, sorted, experts, pairs, columns);                         \
+#define MOE_GATHER(symbol, X)                                                                \
+  KERNEL(COMBINE_THREADS)                                                                    \
+  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), OUT(X, sorted), u32 k, u32 experts, \
+                           u32 pairs, u32 columns) {                                         \
+    moe_gather(x, {expert, order, nullptr, nullptr, k}, sorted, experts, pairs, columns);    \
   }
-#define MOE_ACTIVATE(symbol, BIASES, GATE_BIAS, UP_BIAS)                                                           \
-  KERNEL(COMBINE_THREADS)                                                                                         \
-  void symbol(IN(f32, gate), IN(f32, up), IN(i32, expert), INSIDE BIASES OUT(f32, h), u32 experts, u32 pairs, u32 n, \
-              GATED_SCALARS) {                                                                                    \
-    moe_activate(gate, up, expert, GATED_BY(GATE_BIAS, UP_BIAS), h, experts, pairs, n);                           \
+#define MOE_ACTIVATE(symbol, X, BIASES, GATE_BIAS, UP_BIAS)                                                    \
+  KERNEL(COMBINE_THREADS)                                                                                      \
+  void symbol(IN(X, gate), IN(X, up), IN(i32, expert), INSIDE BIASES OUT(X, h), u32 experts, u32 pairs, u32 n, \
+              GATED_SCALARS) {                                                                                 \
+    moe_activate(gate, up, expert, GATED_BY(GATE_BIAS, UP_BIAS), h, experts, pairs, n);                        \
   }
-#define MOE_COMBINE                                                                                               \
-  KERNEL(COMBINE_THREADS)                                                                                         \
-  void strixhlo_moe_combine(IN(f32, down), IN(f32, weights), IN(i32, places), IN(i32, expert), IN(f32, bias),      \
-                            OUT(f32, y), u32 tokens, u32 k, u32 experts, u32 n, u32 biased) {                     \
-    moe_combine(down, weights, places, expert, bias, y, tokens, k, experts, n, biased);                            \
+#define MOE_COMBINE(symbol, X)                                                                \
+  KERNEL(COMBINE_THREADS)                                                                     \
+  void symbol(IN(X, down), IN(f32, weights), IN(i32, places), IN(i32, expert), IN(f32, bias), \
+                            OUT(X, y), u32 tokens, u32 k, u32 experts, u32 n, u32 biased) {   \
+    moe_combine(down, weights, places, expert, bias, y, tokens, k, experts, n, biased);       \
   }

@@ -7,6 +7,7 @@ from itertools import product
 
 from ..ops.formats import FORMATS
 from ..ops.formats_affine import AffineFormat
+from .elements import OF
 
 EXPERT_ROWS = 8  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
@@ -42,8 +43,8 @@ def weight_type(format: str, dtypes: tuple[str, ...]) -> str:
 def expert_kernels(
     name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool
 ) -> dict[str, str]:
-    """Symbol -> line, of one format. name: in symbols; parts: of a weight, in operand order; matrix: whether the matrix
-    units can hold its codes."""
+    """Symbol -> line, with OF in it (elements.py), of one format. name: in symbols; parts: of a weight, in operand order;
+    matrix: whether the matrix units can hold its codes."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
 
@@ -59,22 +60,22 @@ def expert_kernels(
         biases = ("gate_bias", "up_bias") if biased else ()
         pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
         start = f"strixhlo_moe_{gate_up(biased)}"
-        lines[f"{start}_gemv_{name}_m{most}"] = f"MOE_GATE_UP_GEMV({{symbol}}, {most}, {kind}, {pair})"
+        lines[f"{start}_gemv_{name}_m{most}"] = f"MOE_GATE_UP_GEMV({OF}, {most}, {kind}, {pair})"
         if matrix:
-            lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({{symbol}}, {kind}, {pair})"
+            lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({OF}, {kind}, {pair})"
     for biased, normed in product((False, True), (False, True)):
         if gate_up_of_one_bindings(len(members), biased, normed) > MOST_BINDINGS:
             continue
         biases = ("gate_bias", "up_bias") if biased else ()
         norm: tuple[str, ...] = ("norm",) if normed else ()
         pair = ", ".join([weight("gate"), weight("up", *biases, *norm), *(biases or ("nullptr", "nullptr"))])
-        line = f"MOE_GATE_UP_ONE({{symbol}}, {str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'})"
+        line = f"MOE_GATE_UP_ONE({OF}, {str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'})"
         lines[f"strixhlo_moe_{gate_up(biased, normed)}_gemv_{name}_m1"] = line
-    lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({{symbol}}, {most}, {kind}, {down})"
-    lines[f"strixhlo_moe_down_gemv_{name}"] = f"MOE_DOWN_GEMV({{symbol}}, {kind}, {down})"
+    lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({OF}, {most}, {kind}, {down})"
+    lines[f"strixhlo_moe_down_gemv_{name}"] = f"MOE_DOWN_GEMV({OF}, {kind}, {down})"
     if matrix:
-        lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({{symbol}}, {kind}, {down})"
-    return {symbol: line.replace("{symbol}", symbol) for symbol, line in lines.items()}
+        lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({OF}, {kind}, {down})"
+    return lines
 
 
 def gate_up(biased: bool, normed: bool = False) -> str:
@@ -94,12 +95,15 @@ def gate_up_of_one_bindings(parts: int, biased: bool, normed: bool) -> int:
 
 def routing_kernels() -> dict[str, str]:
     """Symbol -> line, of what knows no weight format."""
-    routes = {
-        f"strixhlo_moe_route_e{most}": f"MOE_ROUTE(strixhlo_moe_route_e{most}, {most // 32})" for most in ROUTE_EXPERTS
-    }
+    routes = {f"strixhlo_moe_route_e{most}": f"MOE_ROUTE({OF}, {most // 32})" for most in ROUTE_EXPERTS}
     activate = {
-        "strixhlo_moe_activate": "MOE_ACTIVATE(strixhlo_moe_activate, (), nullptr, nullptr)",
-        "strixhlo_moe_activate_biased": "MOE_ACTIVATE(strixhlo_moe_activate_biased,"
+        "strixhlo_moe_activate": f"MOE_ACTIVATE({OF}, (), nullptr, nullptr)",
+        "strixhlo_moe_activate_biased": f"MOE_ACTIVATE({OF},"
         " (IN(f32, gate_bias), IN(f32, up_bias),), gate_bias, up_bias)",
     }
-    return {**routes, **activate, "strixhlo_moe_gather": "MOE_GATHER", "strixhlo_moe_combine": "MOE_COMBINE"}
+    return {
+        **routes,
+        **activate,
+        "strixhlo_moe_gather": f"MOE_GATHER({OF})",
+        "strixhlo_moe_combine": f"MOE_COMBINE({OF})",
+    }

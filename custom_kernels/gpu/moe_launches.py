@@ -13,6 +13,7 @@ from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
+from .elements import with_elements
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, _ceil_div, _float_bits, run_of
 from .moe_kernels import (
@@ -45,19 +46,21 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     groups = (a["groups"], a["group_k"], a["group_top"])
     scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0])
     inputs = ("logits", "positions", "bias" if biased else "logits")
-    launch = Launch(f"strixhlo_moe_route_e{most}", inputs, outputs, scalars, 1, THREADS)
+    launch = Launch(with_elements(f"strixhlo_moe_route_e{most}", types[0][1]), inputs, outputs, scalars, 1, THREADS)
     return Lowering(inputs[: len(types)], (launch,), RESULTS)
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The weights of all experts, [experts * n, columns]. kernel: what its kernels are called."""
+    """The weights of all experts, [experts * n, columns]. kernel: what its kernels are called; x: the dtype of
+    activations."""
 
     kernel: str
     experts: int
     n: int
     columns: int
     k: int
+    x: str
 
     @property
     def run(self) -> int:
@@ -74,7 +77,7 @@ class Experts:
         return tokens >= MATRIX_ROWS and self.kernel not in WIDE
 
 
-def _experts(format: str, experts: int, columns: int, k: int, types: OperandTypes) -> Experts | None:
+def _experts(format: str, experts: int, columns: int, k: int, types: OperandTypes, x: str) -> Experts | None:
     """The weights whose parts are the first of `types`; None where there is no kernel for them."""
     n = types[0][0][0] // experts
     names = part_names(format, n, columns)
@@ -84,7 +87,7 @@ def _experts(format: str, experts: int, columns: int, k: int, types: OperandType
         kernel = format
     else:
         return None
-    found = Experts(kernel, experts, n, columns, k)
+    found = Experts(kernel, experts, n, columns, k, x)
     return None if columns % found.run else found
 
 
@@ -110,10 +113,10 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     One token: one launch. More: the norm's, a GEMV, and the matrix units for experts with many rows. Where the weights
     differ in format, or have too many parts for one dispatch, they are multiplied one after the other.
     """
-    (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
+    ((t, columns), x), (pairs,), experts = types[0], types[1][0], types[3][0][0] - 1
     format, biased, k, normed = attributes["format"], attributes["biased"], attributes["k"], attributes["normed"]
     names = part_names(format, types[5][0][0] // experts, columns)
-    gate, up = (_experts(format, experts, columns, k, types[5 + i * len(names) :]) for i in range(2))
+    gate, up = (_experts(format, experts, columns, k, types[5 + i * len(names) :], x) for i in range(2))
     if gate is None or up is None or columns % 4:
         return None
     operands = tuple(tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
@@ -129,8 +132,8 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     else:
         launches = _apart(chip, (gate, up), operands, biases, how, t, pairs)
     if normed and "norm" not in launches[0].inputs:
-        h = (Output("normed", (t, columns), "f32"),)
-        first = Launch("strixhlo_norm_rows", ("x", "norm"), h, (columns, *rms), t, THREADS)
+        h = (Output("normed", (t, columns), x),)
+        first = Launch(with_elements("strixhlo_norm_rows", x), ("x", "norm"), h, (columns, *rms), t, THREADS)
         launches = [first, *with_input(launches, "x", "normed")]
     result = launches[-1].outputs[0].name
     return Lowering(("x", *ROUTING, *parts, *norm), tuple(launches), (result,))
@@ -139,9 +142,9 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
 def _of_one(chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...]) -> Launch:
     lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     scalars = (weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
-    h, symbol = Output("h", (weight.k, weight.n), "f32"), f"strixhlo_moe_{name}_gemv_{weight.kernel}_m1"
+    h, symbol = Output("h", (weight.k, weight.n), weight.x), f"strixhlo_moe_{name}_gemv_{weight.kernel}_m1"
     inputs, threads = ("x", "expert", *parts), chip.gemv_waves * WAVE
-    return Launch(symbol, inputs, (h,), scalars, weight.k * workgroups, threads)
+    return Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, weight.k * workgroups, threads)
 
 
 def _together(
@@ -152,15 +155,15 @@ def _together(
     lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
-    h, scalars = Output("h", (pairs, weight.n), "f32"), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
+    h, scalars = Output("h", (pairs, weight.n), weight.x), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
     inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
-    launches = [Launch(symbol, inputs, (h,), scalars, tiles * workgroups, threads)]
+    launches = [Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, tiles * workgroups, threads)]
     if matrix:
-        whole = Output("h_whole", h.shape, "f32", updates="h")
+        whole = Output("h_whole", h.shape, weight.x, updates="h")
         symbol = f"strixhlo_moe_{gate_up(biased)}_gemm_{weight.kernel}"
         own = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
         grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS // 2)
-        launches.append(Launch(symbol, ("h", *inputs), (whole,), own, grid, THREADS))
+        launches.append(Launch(with_elements(symbol, weight.x), ("h", *inputs), (whole,), own, grid, THREADS))
     return launches
 
 
@@ -176,24 +179,26 @@ def _apart(
     """The rows of x in order, gate, up, the activation."""
     gate, up = weights
     n, columns, experts = gate.n, gate.columns, gate.experts
-    rows = Output("sorted", (pairs, columns), "f32")
+    rows = Output("sorted", (pairs, columns), gate.x)
     grid = _ceil_div(pairs * columns // 4, THREADS)
     scalars = (gate.k, experts, pairs, columns)
-    launches = [Launch("strixhlo_moe_gather", ("x", "expert", "order"), (rows,), scalars, grid, THREADS)]
+    launches = [
+        Launch(with_elements("strixhlo_moe_gather", gate.x), ("x", "expert", "order"), (rows,), scalars, grid, THREADS)
+    ]
     launches += _rows(chip, gate, "sorted", parts[0], "gate", tokens, pairs)
     gate_result = launches[-1].outputs[0].name
     launches += _rows(chip, up, "sorted", parts[1], "up", tokens, pairs)
     inputs = (gate_result, launches[-1].outputs[0].name, "expert", *biases)
-    symbol = "strixhlo_moe_activate" + ("_biased" if biases else "")
-    h, grid = Output("h", (pairs, n), "f32"), _ceil_div(pairs * n, THREADS)
+    symbol = with_elements("strixhlo_moe_activate" + ("_biased" if biases else ""), gate.x)
+    h, grid = Output("h", (pairs, n), gate.x), _ceil_div(pairs * n, THREADS)
     return [*launches, Launch(symbol, inputs, (h,), (experts, pairs, n, *how), grid, THREADS)]
 
 
 def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """One token: the matmul over its experts and the sum in one launch. More: the matmuls over sorted rows, the sum."""
-    (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
+    ((pairs, columns), x), (t, k), experts = types[0], types[1][0], types[5][0][0] - 1
     format, biased = attributes["format"], attributes["biased"]
-    weight = _experts(format, experts, columns, k, types[7:])
+    weight = _experts(format, experts, columns, k, types[7:], x)
     if weight is None:
         return None
     down = tuple(f"down.{name}" for name in part_names(format, weight.n, columns))
@@ -203,8 +208,10 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
         return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
     rows = _rows(chip, weight, "h", down, "down", t, pairs)
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
-    y, scalars = Output("y", (t, weight.n), "f32"), (t, k, experts, weight.n, int(biased))
-    combine = Launch("strixhlo_moe_combine", inputs, (y,), scalars, _ceil_div(t * weight.n, THREADS), THREADS)
+    y, scalars = Output("y", (t, weight.n), x), (t, k, experts, weight.n, int(biased))
+    combine = Launch(
+        with_elements("strixhlo_moe_combine", x), inputs, (y,), scalars, _ceil_div(t * weight.n, THREADS), THREADS
+    )
     return Lowering(operands, (*rows, combine), ("y",))
 
 
@@ -216,8 +223,8 @@ def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple
     per_run -= 2**32 if per_run >= 2**31 else 0
     scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, per_run, len(bias))
     inputs = ("h", "weights", "expert", "order", *down, *(bias or ("h",)))
-    y = Output("y", (1, weight.n), "f32")
-    return Launch(f"strixhlo_moe_down_gemv_{weight.kernel}", inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
+    y, symbol = Output("y", (1, weight.n), weight.x), with_elements(f"strixhlo_moe_down_gemv_{weight.kernel}", weight.x)
+    return Launch(symbol, inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
 
 
 def _rows(
@@ -227,13 +234,13 @@ def _rows(
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
     lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, min(WAVE, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
-    out, inputs = Output(result, (pairs, weight.n), "f32"), (x, *ROUTING, *parts)
-    symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"
+    out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
+    symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)
     launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
     if matrix:
-        whole = Output(f"{result}_whole", out.shape, "f32", updates=result)
+        whole = Output(f"{result}_whole", out.shape, weight.x, updates=result)
         scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)
         grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS)
-        symbol = f"strixhlo_moe_rows_gemm_{weight.kernel}"
+        symbol = with_elements(f"strixhlo_moe_rows_gemm_{weight.kernel}", weight.x)
         launches.append(Launch(symbol, (result, *inputs), (whole,), scalars, grid, THREADS))
     return launches

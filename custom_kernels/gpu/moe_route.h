@@ -6,6 +6,7 @@
 #pragma once
 
 #include "activation.h"
+#include "elements.h"
 
 inline constexpr u32 ROUTE_THREADS = 256, ROUTE_WAVES = ROUTE_THREADS / WAVE, MOE_TILE = 16;
 inline constexpr u32 MOST_EXPERTS = 512, MOST_PAIRS = 8192;
@@ -90,12 +91,12 @@ DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c) {
 }
 
 // The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th.
-template <u32 PER_LANE>
-DEVICE void choose(const GLOBAL f32* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
+template <u32 PER_LANE, class X>
+DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
   const u32 lane = lane_id();
   f32 scores[PER_LANE], choice[PER_LANE];
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-    scores[i] = i * WAVE + lane < c.experts ? logits[i * WAVE + lane] : -__builtin_inff();
+    scores[i] = i * WAVE + lane < c.experts ? widen(logits[i * WAVE + lane]) : -__builtin_inff();
   }
   if (c.scoring == SOFTMAX) softmax_of_wave(scores);
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
@@ -183,8 +184,8 @@ DEVICE void sort_pairs(const RouteChoice& c, GLOBAL i32* places, GLOBAL i32* ord
 }
 
 // One workgroup, for up to PER_LANE * 32 experts, k up to 32, groups up to 32 and MOST_PAIRS pairs.
-template <u32 PER_LANE>
-DEVICE void moe_route(const GLOBAL f32* logits, const GLOBAL i32* positions, const GLOBAL f32* bias, GLOBAL i32* ids,
+template <u32 PER_LANE, class X>
+DEVICE void moe_route(const GLOBAL X* logits, const GLOBAL i32* positions, const GLOBAL f32* bias, GLOBAL i32* ids,
                       GLOBAL f32* weights, GLOBAL i32* places, GLOBAL i32* order, GLOBAL i32* expert,
                       GLOBAL i32* offsets, GLOBAL i32* tiles, const RouteChoice c) {
   const u32 lane = lane_id(), wave = wave_id(), pairs = c.tokens * c.k;

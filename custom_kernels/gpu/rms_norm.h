@@ -1,7 +1,7 @@
 // RMSNorm (arXiv:1910.07467) of rows of K columns, a multiple of 4.
 #pragma once
 
-#include "device.h"
+#include "elements.h"
 
 inline constexpr u32 NORM_THREADS = 256, MOST_NORM_WAVES = 32;
 
@@ -36,15 +36,18 @@ DEVICE void inverse_rms_of(const f32 (&squares)[M], u32 k, f32 epsilon, f32 (&fa
 
 DEVICE f32x4 normalized(f32x4 x, f32x4 weight, f32 factor, f32 offset) { return x * factor * (weight + offset); }
 
-// x float32 [rows, K] -> h, a workgroup a row.
-DEVICE void norm_rows(const GLOBAL f32* x, const RmsNorm norm, GLOBAL f32* h, u32 k) {
-  const GLOBAL f32x4* row = (const GLOBAL f32x4*)(x + (u64)workgroup_id() * k);
+// x [rows, K] -> h, a workgroup a row.
+template <class X>
+DEVICE void norm_rows(const GLOBAL X* x, const RmsNorm norm, GLOBAL X* h, u32 k) {
+  const u64 first = (u64)workgroup_id() * (k / 4);
   const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
-  GLOBAL f32x4* to = (GLOBAL f32x4*)(h + (u64)workgroup_id() * k);
   f32 squares[1] = {}, factor[1];
   for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
-    UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(row[i][c], row[i][c], squares[0]);
+    const f32x4 v = load4(x, first + i);
+    UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(v[c], v[c], squares[0]);
   }
   inverse_rms_of<1, NORM_THREADS>(squares, k, norm.epsilon, factor);
-  for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) to[i] = normalized(row[i], weight[i], factor[0], norm.offset);
+  for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
+    store4(h, first + i, normalized(load4(x, first + i), weight[i], factor[0], norm.offset));
+  }
 }

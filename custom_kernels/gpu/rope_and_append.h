@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cache.h"
+#include "elements.h"
 
 inline constexpr u32 APPEND_THREADS = 256;
 
@@ -19,28 +20,31 @@ struct AppendShape {
 };
 
 // One head of one row, normalized as it is read.
+template <class X>
 struct HeadValues {
-  const GLOBAL f32 *x, *weight;  // weight: of the head, null for none
+  const GLOBAL X* x;
+  const GLOBAL f32* weight;  // of the head, null for none
   f32 mean, scale, offset;
 
   __attribute__((always_inline)) f32 operator[](u32 i) const {
-    const f32 v = (x[i] - mean) * scale;
+    const f32 v = (widen(x[i]) - mean) * scale;
     return weight ? v * (weight[i] + offset) : v;
   }
 };
 
 // All lanes of the wave must be here.
-DEVICE HeadValues head_values(const AppendShape& s, u32 norm, const GLOBAL f32* x, const GLOBAL f32* weight) {
-  HeadValues v = {x, norm == NO_NORM ? nullptr : weight, 0.0f, 1.0f, s.offset};
+template <class X>
+DEVICE HeadValues<X> head_values(const AppendShape& s, u32 norm, const GLOBAL X* x, const GLOBAL f32* weight) {
+  HeadValues<X> v = {x, norm == NO_NORM ? nullptr : weight, 0.0f, 1.0f, s.offset};
   if (norm == NO_NORM) return v;
   if (norm == LAYER_NORM) {
     f32 sum = 0.0f;
-    for (u32 i = lane_id(); i < s.head_dim; i += WAVE) sum += x[i];
+    for (u32 i = lane_id(); i < s.head_dim; i += WAVE) sum += widen(x[i]);
     v.mean = sum_over_wave(sum) / (f32)s.head_dim;
   }
   f32 squares = 0.0f;
   for (u32 i = lane_id(); i < s.head_dim; i += WAVE) {
-    const f32 d = x[i] - v.mean;
+    const f32 d = widen(x[i]) - v.mean;
     squares = multiply_add(d, d, squares);
   }
   v.scale = 1.0f / __builtin_elementwise_sqrt(sum_over_wave(squares) / (f32)s.head_dim + s.epsilon);
@@ -48,8 +52,8 @@ DEVICE HeadValues head_values(const AppendShape& s, u32 norm, const GLOBAL f32* 
 }
 
 // Rotates pairs by a row of the table: cos [half], sin [half], and what is not read here. put(i, value).
-template <class Put>
-DEVICE void rotated(const AppendShape& s, const HeadValues x, const GLOBAL f32* angles, u32 half, const Put put) {
+template <class X, class Put>
+DEVICE void rotated(const AppendShape& s, const HeadValues<X> x, const GLOBAL f32* angles, u32 half, const Put put) {
   for (u32 i = lane_id(); i < half; i += WAVE) {
     const u32 first = s.interleaved ? 2 * i : i, second = s.interleaved ? 2 * i + 1 : i + half;
     const f32 a = x[first], b = x[second], cos = angles[i], sin = angles[half + i];
@@ -68,11 +72,11 @@ DEVICE u32 row_of_token(const AppendShape& s, const GLOBAL i32* block_table, u32
   return row < s.pool_rows ? (u32)row : s.pool_rows;
 }
 
-template <class T>
+template <class T, class X>
 DEVICE void rope_and_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL i32* block_table,
-                            const GLOBAL i32* positions, const GLOBAL f32* q, const GLOBAL f32* k, const GLOBAL f32* v,
+                            const GLOBAL i32* positions, const GLOBAL X* q, const GLOBAL X* k, const GLOBAL X* v,
                             const GLOBAL f32* table, const GLOBAL f32* q_weight, const GLOBAL f32* k_weight,
-                            const GLOBAL f32* query_scale, GLOBAL f32* q_out, const AppendShape s) {
+                            const GLOBAL f32* query_scale, GLOBAL X* q_out, const AppendShape s) {
   const u32 all = s.heads + 2 * s.kv_heads, id = workgroup_id() * (APPEND_THREADS / WAVE) + wave_id();
   if (id >= s.tokens * all) return;
   const u32 token = id / all, of_token = id % all;
@@ -81,15 +85,15 @@ DEVICE void rope_and_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL i32
   const GLOBAL f32* angles = s.half ? table + (u64)smaller(at, s.context - 1) * 4 * s.half : table;
 
   if (of_token < s.heads) {
-    GLOBAL f32* to = q_out + ((u64)token * s.heads + of_token) * s.head_dim;
+    GLOBAL X* to = q_out + ((u64)token * s.heads + of_token) * s.head_dim;
     if (position < 0) {
-      for (u32 i = lane_id(); i < s.head_dim; i += WAVE) to[i] = 0.0f;
+      for (u32 i = lane_id(); i < s.head_dim; i += WAVE) store(to, i, 0.0f);
       return;
     }
-    const GLOBAL f32* x = q + ((u64)token * (s.fused ? all : s.heads) + of_token) * s.head_dim;
-    const HeadValues values = head_values(s, s.norm, x, q_weight + of_token * s.weight_stride);
+    const GLOBAL X* x = q + ((u64)token * (s.fused ? all : s.heads) + of_token) * s.head_dim;
+    const HeadValues<X> values = head_values(s, s.norm, x, q_weight + of_token * s.weight_stride);
     const f32 factor = s.scale_context ? query_scale[smaller(at, s.scale_context - 1)] : 1.0f;
-    rotated(s, values, angles, s.half, [&](u32 i, f32 value) { to[i] = value * factor; });
+    rotated(s, values, angles, s.half, [&](u32 i, f32 value) { store(to, i, value * factor); });
     return;
   }
   const u32 row = position < 0 ? s.pool_rows : row_of_token(s, block_table, token, at);
@@ -97,9 +101,9 @@ DEVICE void rope_and_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL i32
   const bool is_key = of_token < s.heads + s.kv_heads;
   const u32 head = of_token - s.heads - (is_key ? 0 : s.kv_heads);
   const u32 first = s.fused ? token * all + of_token : token * s.kv_heads + head;  // of the heads of k or v
-  const GLOBAL f32* x = (is_key ? k : v) + (u64)first * s.head_dim;
+  const GLOBAL X* x = (is_key ? k : v) + (u64)first * s.head_dim;
   const u32 norm = is_key ? s.norm : s.norm_values ? (u32)RMS_NORM : (u32)NO_NORM;
-  const HeadValues values = head_values(s, norm, x, is_key ? k_weight + head * s.weight_stride : nullptr);
+  const HeadValues<X> values = head_values(s, norm, x, is_key ? k_weight + head * s.weight_stride : nullptr);
   GLOBAL T* to =
       (is_key ? k_pool : v_pool) + (((u64)s.layer * s.pool_rows + row) * s.kv_heads + head) * s.head_dim;
   rotated(s, values, angles, is_key ? s.half : 0, [&](u32 i, f32 value) { to[i] = cache_element<T>(value); });

@@ -10,6 +10,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
+from .elements import with_elements
 from .fused_launches import fused_matmul
 from .kernels import DENSE, POOLS
 from .launches import (
@@ -47,12 +48,13 @@ def _quantized_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandT
     fmt = FORMATS[attributes["format"]]
     (m, k), n = types[0][0], types[1][0][0]
     dtypes = tuple(dtype for _, dtype in types[2:])
-    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, dtypes, chip), "y")
+    return _lowering(("x", *fmt.parts(n, k)), quantized_matmul_launches(fmt, m, n, k, dtypes, chip, types[0][1]), "y")
 
 
 def _dense_matmul(chip: Chip, _: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     (m, k), ((n, _k), dtype) = types[0][0], types[1]
-    return _lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k, chip) if dtype in DENSE else None, "y")
+    launches = dense_matmul_launches(dtype, m, n, k, chip, types[0][1]) if dtype in DENSE else None
+    return _lowering(("x", "w"), launches, "y")
 
 
 def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -66,7 +68,8 @@ def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lower
         return None
     waves = types[3][0][0] * (attributes["heads"] + 2 * attributes["kv_heads"])
     workgroups = -(-waves * WAVE // APPEND_THREADS)
-    return rope_and_append_lowering(attributes, types, f"strixhlo_rope_and_append_{kind}", workgroups, APPEND_THREADS)
+    symbol = with_elements(f"strixhlo_rope_and_append_{kind}", types[4][1])
+    return rope_and_append_lowering(attributes, types, symbol, workgroups, APPEND_THREADS)
 
 
 def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -86,6 +89,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
         pool_rows=pool_rows,
         blocks_per_sequence=blocks,
         sinks="sinks" in operands,
+        x=types[0][1],
         **attributes,
     )
     return _lowering(operands, launches, "y")

@@ -6,7 +6,7 @@
 // for what SHARERS neighbouring runs have in common, and, when it is there, `Run(Stored)`.
 #pragma once
 
-#include "device.h"
+#include "elements.h"
 
 #define MEMBER __attribute__((always_inline))
 
@@ -152,13 +152,6 @@ struct Quantized {
     }
   }
 };
-
-struct BF16 {
-  u16 bits;
-};
-DEVICE f32 widen(f32 v) { return v; }
-DEVICE f32 widen(f16 v) { return (f32)v; }
-DEVICE f32 widen(BF16 v) { return __builtin_bit_cast(f32, (u32)v.bits << 16); }
 
 template <class T>
 struct Dense {

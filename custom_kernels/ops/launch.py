@@ -13,7 +13,7 @@ class Output:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # f32, f16, i8, i32
+    dtype: str  # f32, f16, bf16, i8, i32
     updates: str = ""  # the input that is updated in place and becomes this output
 
 

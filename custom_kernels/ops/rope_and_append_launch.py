@@ -52,7 +52,7 @@ def rope_and_append_lowering(
     scalars = (*place, *heads, *rotation, *norm, shapes.get("query_scale", (0,))[0])
     pool = (layers * pool_width // width, rows, width)
     outputs = (
-        Output("q_out", (tokens, a["heads"] * a["head_dim"]), "f32"),
+        Output("q_out", (tokens, a["heads"] * a["head_dim"]), types[4][1]),
         *(Output(f"{name}_out", pool, dtype, updates=name) for name in ("k_pool", "v_pool")),
     )
     stand_in = "qkv" if a["fused"] else "q"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
 from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
 from strixhlo.custom_kernels.ops.launch import Launch
 
@@ -44,8 +45,14 @@ FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there al
 
 
 def relatives(symbol: str) -> str:
+    """What kernels are built together with this one: `_family`, and the type of activations unless it is float32."""
+    plain, dtype = elements_of(symbol)
+    return _family(plain) if dtype == "f32" else f"{_family(plain)} x {dtype}"
+
+
+def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "fused" of the fused
-    ones, "" for all other kernels. Those of one name are built together."""
+    ones, "" for all other kernels."""
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
     if found := re.fullmatch(
@@ -67,6 +74,15 @@ TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
 
 def kernels_of(name: str) -> list[str]:
     """The kernels that `relatives` gives this name."""
+    name, _, dtype = name.partition(" x ")
+    return [
+        with_elements(symbol, dtype or "f32")
+        for symbol in _kernels_of(name)
+        if not dtype or symbol != "strixhlo_argmax"
+    ]
+
+
+def _kernels_of(name: str) -> list[str]:
     if name == "fused":
         into_y = [f"strixhlo_fused_{kernel}_m{m}_more" for kernel in FUSED_MORE for m in GEMV_ROWS]
         return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y
