@@ -43,8 +43,8 @@ def weight_type(format: str, dtypes: tuple[str, ...]) -> str:
 def expert_kernels(
     name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool
 ) -> dict[str, str]:
-    """Symbol -> line, with OF in it (elements.py), of one format. name: in symbols; parts: of a weight, in operand order;
-    matrix: whether the matrix units can hold its codes."""
+    """Symbol -> line, with OF in it (elements.py), of one format. name: in symbols; parts: of a weight, in operand
+    order; matrix: whether the matrix units can hold its codes."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
 
