@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,13 +26,14 @@ from ..bundle import (
     write_record,
 )
 from ..cpu_features import required_flags
+from ..custom_kernels.toolchain import KernelObject
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
 from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
-from .report import program_report
+from .report import entry_report, kernels_report
 from .target_kernels import kernel_executable, kernels_hash, lowering_rules
 from .targets import Target
 
@@ -73,12 +75,10 @@ def compile_bundle(
         return Result(build, fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
-        lowered = lower_program(text, target, activations, keep_intermediates, kv_dtype)
+        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype)
         say("compiling with IREE")
-        phases = keep_intermediates or Path(scratch)
-        flags = [*target.iree_flags, f"--dump-compilation-phases-to={phases}"]
-        iree_compile(lowered.program, flags, temporary / VMFB)
-        report = lowered.report | program_report(temporary / VMFB, lowered.kernels, phases)
+        entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
+        report = lowered.report | {"entries": entries} | kernels_report(temporary / VMFB, lowered.kernels)
         build = Build(
             schema_version=SCHEMA_VERSION,
             target=target.name,
@@ -96,6 +96,26 @@ def compile_bundle(
         )
         write_record(temporary / BUILD, build)
     return Result(build, fresh=True)
+
+
+def _compile_lowered(
+    lowered: Lowered, target: Target, vmfb: Path, scratch: Path, keep: Path | None
+) -> dict[str, dict[str, int]]:
+    """Write the vmfb; the report of its entries. IREE runs twice, up to its stream dialect and on from there: beside
+    the first run the kernels are built, which only the second reads, beside the second the first's result is read."""
+    flags = [*target.iree_flags, *([f"--dump-compilation-phases-to={keep}"] if keep else [])]
+    between = scratch / "stream.mlir"
+    with ThreadPoolExecutor(1) as beside:
+        kernels = beside.submit(lowered.kernels.built) if lowered.kernels else None
+        iree_compile(lowered.program, [*flags, "--compile-to=stream"], between)
+        if kernels and keep:
+            shutil.copy(kernels.result(), keep)
+        elif kernels:
+            kernels.result()
+        stream = between.read_text("utf-8")
+        entries = beside.submit(entry_report, stream)
+        iree_compile(stream, [*flags, "--compile-from=stream"], vmfb)
+        return entries.result()
 
 
 def build_key(bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None) -> str:
@@ -117,11 +137,11 @@ def _current(folder: Path, key: str) -> Build | None:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What iree-compile gets, in generic form; the kernels' object that it names; what was lowered; and whether the KV
-    pools may have any number of rows."""
+    """What iree-compile gets, in generic form; the kernels' object that it names, None where it launches none; what was
+    lowered; and whether the KV pools may have any number of rows."""
 
     program: str
-    kernels: Path | None
+    kernels: KernelObject | None
     report: dict[str, Any]
     kv_rows_free: bool
 
@@ -129,7 +149,17 @@ class Lowered:
 def lower_program(
     text: str, target: Target, activations: str, keep: Path | None, kv_dtype: str | None = None
 ) -> Lowered:
-    """Portable StableHLO -> the program for a target. keep: a folder for what lies between, and for the kernels.
+    """`lower_without_kernels`, and the kernels built."""
+    lowered = lower_without_kernels(text, target, activations, keep, kv_dtype)
+    if lowered.kernels:
+        lowered.kernels.build()
+    return lowered
+
+
+def lower_without_kernels(
+    text: str, target: Target, activations: str, keep: Path | None, kv_dtype: str | None = None
+) -> Lowered:
+    """Portable StableHLO -> the program for a target. keep: a folder for what lies between.
     kv_dtype: of the KV cache, None: as exported. StrixhloError where the target has no kernels for that."""
     rules = lowering_rules(target, activations)
     if keep:
@@ -152,15 +182,13 @@ def lower_program(
             executable = kernel_executable(target)
             dispatches = custom_calls_to_dispatches(module, rules, executable.export)
             executable.add_to(module)
-            kernels = executable.object_path
+            kernels = executable.kernels
         if target.device:
             module.operation.attributes["hal.device.targets"] = ir.Attribute.parse(f"[{target.device}]")
         module.operation.verify()
         program = module.operation.get_asm(print_generic_op_form=True)
         if keep:
             (keep / "lowered.mlir").write_text(module.operation.get_asm())
-    if keep and kernels:
-        shutil.copy(kernels, keep / kernels.name)
     return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free)
 
 

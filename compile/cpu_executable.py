@@ -14,6 +14,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from ..custom_kernels.ops.launch import Launch
+from ..custom_kernels.toolchain import KernelObject
 from .lower import append
 
 EXECUTABLE = "strixhlo_kernels"
@@ -39,6 +40,11 @@ class CpuExecutable:
             name = f"{launch.symbol}_{len(self.shims)}"
             self.shims[key] = (name, _shim(name, launch, bindings))
         return f"@{EXECUTABLE}::@{self.shims[key][0]}"
+
+    @property
+    def kernels(self) -> KernelObject:
+        """The object, which is there."""
+        return KernelObject(self.object_path, lambda: None)
 
     def add_to(self, module: ir.Module) -> None:
         """Put the executable at the end of a module."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from iree.compiler import ir
 
 from ..custom_kernels.ops.launch import Launch
+from ..custom_kernels.toolchain import KernelObject
 
 EXECUTABLE = "strixhlo_kernels"
 
@@ -17,10 +17,10 @@ EXECUTABLE = "strixhlo_kernels"
 class GpuExecutable:
     """Collects the kernels that a program needs; `export` is called once a dispatch, `add_to` at the end."""
 
-    build: Callable[[Iterable[str]], Path]  # symbols -> code object
+    holding: Callable[[Iterable[str]], KernelObject]  # symbols -> code object
     target: str  # the #hal.executable.target attribute of the program
     exports: dict[str, str] = field(default_factory=dict)  # symbol -> text
-    object_path: Path | None = None  # once it is built
+    kernels: KernelObject | None = None  # of a program that launches some, once it is added
 
     def export(self, launch: Launch, _inputs: Sequence[ir.Type], _outputs: Sequence[ir.Type]) -> str:
         """The export for this launch: made on first use."""
@@ -31,16 +31,17 @@ class GpuExecutable:
         return f"@{EXECUTABLE}::@{launch.symbol}"
 
     def add_to(self, module: ir.Module) -> None:
-        """Build the kernels and put the executable at the end of a module; nothing when nothing is launched."""
+        """Put the executable at the end of a module, its code object yet to be built; nothing when nothing is
+        launched."""
         if not self.exports:
             return
-        self.object_path = self.build(self.exports)
+        self.kernels = self.holding(self.exports)
         text = f"hal.executable.source private @{EXECUTABLE} {{{''.join(self.exports.values())}\n}}"
         holder = ir.Module.parse(text)  # must live until its operation has moved
         source = holder.body.operations[0].operation
         # The parser takes no objects in an attribute dictionary.
         source.attributes["objects"] = ir.Attribute.parse(
-            f'#hal.executable.objects<{{ {self.target} = [#hal.executable.object<{{path = "{self.object_path}"}}>] }}>'
+            f'#hal.executable.objects<{{ {self.target} = [#hal.executable.object<{{path = "{self.kernels.path}"}}>] }}>'
         )
         module.body.append(holder.body.operations[0])
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from iree.compiler import ir
 
-from ..custom_kernels.ops.launch import DYNAMIC, Dimension, Launch, LoweringRule
+from ..custom_kernels.ops.launch import DYNAMIC, Launch, LoweringRule
+from .numbers import Numbers
 
 # (launch, input types, output types) -> symbol of the executable's export
 ExportRule = Callable[[Launch, Sequence[ir.Type], Sequence[ir.Type]], str]
@@ -104,6 +105,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
     """Turn every strixhlo custom call into dispatches; equal launches on equal inputs (an activation that several
     matmuls share is quantized once) are made once. Returns the number of dispatches."""
     memo: dict[tuple[Any, ...], list[ir.Value]] = {}
+    numbers = Numbers()
     count = 0
     for call in operations(module, "stablehlo.custom_call"):
         name = ir.StringAttr(call.attributes["call_target_name"]).value
@@ -120,7 +122,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
             key = (launch, *inputs)
             results = memo.get(key) if pure else None
             if results is None:
-                results = memo[key] = _dispatch(call, launch, values, export)
+                results = memo[key] = _dispatch(call, launch, values, numbers, export)
                 count += 1
             values.update(zip((o.name for o in launch.outputs), results, strict=True))
         for name, old in zip(lowering.results, call.results, strict=True):
@@ -129,57 +131,39 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
     return count
 
 
-def _dispatch(call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], export: ExportRule) -> list[ir.Value]:
+def _dispatch(
+    call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], numbers: Numbers, export: ExportRule
+) -> list[ir.Value]:
     inputs = [values[i] for i in launch.inputs]  # an input may be there twice
     types = [
         values[o.updates].type if o.updates else ir.RankedTensorType.get(o.shape, ir.Type.parse(o.dtype))
         for o in launch.outputs
     ]
     symbol = export(launch, [v.type for v in inputs], types)
+    entry = call.parent
+    workload = numbers.constant(entry, launch.workgroups, "index")
+    scalars = [
+        numbers.constant(entry, s, "i32") if isinstance(s, int) else numbers.length_i32(entry, values[s.input], s.axis)
+        for s in launch.scalars
+    ]
+    tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
+    lengths = [n for v in inputs for n in numbers.dynamic_lengths(entry, v)]
+    updated = [values[o.updates] for o in launch.outputs if o.updates]
+    groups = [[workload], [*scalars, *inputs], lengths, [n for v in updated for n in numbers.dynamic_lengths(entry, v)]]
+    attributes = {
+        "entry_points": ir.Attribute.parse(f"[{symbol}]"),
+        # workload, arguments, dimensions of arguments, dimensions of results
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(g) for g in groups]),
+    }
+    if updated:
+        attributes["tied_operands"] = ir.Attribute.parse(f"[{', '.join(f'{t} : index' for t in tied)}]")
+    operands = [value for group in groups for value in group]
     with ir.InsertionPoint(call):
-        workload = _constant(launch.workgroups, "index")
-        scalars = [_scalar(s, values) for s in launch.scalars]
-        tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
-        lengths = [n for v in inputs for n in _dynamic_lengths(v)]
-        result_lengths = [n for o in launch.outputs if o.updates for n in _dynamic_lengths(values[o.updates])]
-        groups = [[workload], [*scalars, *inputs], lengths, result_lengths]
-        operands = [value for group in groups for value in group]
-        attributes = {
-            "entry_points": ir.Attribute.parse(f"[{symbol}]"),
-            # workload, arguments, dimensions of arguments, dimensions of results
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(g) for g in groups]),
-        }
-        if any(t >= 0 for t in tied):
-            attributes["tied_operands"] = ir.Attribute.parse(f"[{', '.join(f'{t} : index' for t in tied)}]")
         dispatch = ir.Operation.create("flow.dispatch", results=types, operands=operands, attributes=attributes)
+    for output, result in zip(launch.outputs, dispatch.results, strict=True):
+        if output.updates:
+            numbers.same_shape(result, values[output.updates])
     return list(dispatch.results)
-
-
-def _scalar(scalar: int | Dimension, inputs: Mapping[str, ir.Value]) -> ir.Value:
-    """An i32: a constant, or the length of an input's axis."""
-    if isinstance(scalar, int):
-        return _constant(scalar, "i32")
-    length = _length(inputs[scalar.input], scalar.axis)
-    return ir.Operation.create("arith.index_cast", results=[ir.Type.parse("i32")], operands=[length]).result
-
-
-def _dynamic_lengths(value: ir.Value) -> list[ir.Value]:
-    """The lengths of a tensor's dynamic axes, as indices."""
-    type_ = ir.RankedTensorType(value.type)
-    return [_length(value, axis) for axis in range(type_.rank) if type_.is_dynamic_dim(axis)]
-
-
-def _length(value: ir.Value, axis: int) -> ir.Value:
-    operands = [value, _constant(axis, "index")]
-    return ir.Operation.create("tensor.dim", results=[ir.Type.parse("index")], operands=operands).result
-
-
-def _constant(value: int, type_text: str) -> ir.Value:
-    return ir.Operation.create(
-        "arith.constant",
-        results=[ir.Type.parse(type_text)],
-        attributes={"value": ir.Attribute.parse(f"{value} : {type_text}")},
-    ).result
 
 
 def composite_attributes(composite: ir.Operation) -> dict[str, Any]:

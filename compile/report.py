@@ -10,6 +10,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from ..custom_kernels.toolchain import KernelObject
 from .hsaco import code_objects
 from .hsaco import kernels as kernels_of
 from .stream_memory import memory_of
@@ -24,16 +25,11 @@ _COUNTED = {
 }
 
 
-def program_report(vmfb: Path, kernels: Path | None, phases: Path) -> dict[str, Any]:
-    """What build.json keeps: `entries` (see `entry_report`), and `kernels` (see `kernel_report`) for an AMD GPU.
-
-    kernels: the object that the program's own kernels come from; phases: where the compiler dumped its phases.
-    """
-    stream = next(phases.glob("*.stream.mlir"))
-    report: dict[str, Any] = {"entries": entry_report(stream.read_text("utf-8"))}
-    if kernels and kernels.suffix == ".hsaco":
-        report["kernels"] = kernel_report(vmfb.read_bytes(), kernels.with_suffix(".s"))
-    return report
+def kernels_report(vmfb: Path, kernels: KernelObject | None) -> dict[str, Any]:
+    """`kernels` (see `kernel_report`) of a program for an AMD GPU, else nothing. kernels: where its own come from."""
+    if kernels and kernels.path.suffix == ".hsaco":
+        return {"kernels": kernel_report(vmfb.read_bytes(), kernels.path.with_suffix(".s"))}
+    return {}
 
 
 def entry_report(stream: str) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +46,22 @@ class Clang:
     command: tuple[str, ...]
     version: str
     include: tuple[str, ...] = ()  # flags that name its own headers, where it does not find them itself
+
+
+@dataclass(frozen=True)
+class KernelObject:
+    """A file with kernels, named by all that decides its content, so that a program can name it before it is built.
+
+    build: makes it, unless it is there. StrixhloError when the compiler refuses or nothing can be written.
+    """
+
+    path: Path
+    build: Callable[[], None]
+
+    def built(self) -> Path:
+        """The path, once the file is there."""
+        self.build()
+        return self.path
 
 
 def _version(command: tuple[str, ...]) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..choices import Choices
 from ..ops.formats import FORMATS
 from ..ops.formats_gguf import RUN
 from ..ops.fused_matmul import Form
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
-from .launches import ROW_ALIGN, TOKENS_PER_WORKGROUP, WORKGROUPS, _ceil_div, _float_bits
+from .launches import ROW_ALIGN, TOKENS_PER_WORKGROUP, WORKGROUPS, _ceil_div, _float_bits, shares
 from .weight_kernels import REALS, WeightKernel, weight_kernel
 
 # In the order of StoredFormat in fused_matmul.cpp.
@@ -76,14 +77,18 @@ def _scratch(weights: Sequence[_Weight], normed: bool, m: int, k: int) -> int:
     return rounded + (m * k * 4 if normed and not all(w.integer for w in weights) else 0)
 
 
-def _tile(weights: Sequence[_Weight], gated: bool, prepares: bool) -> tuple[int, int]:
-    """(tiles of 16 weight rows of a workgroup, workgroups)."""
+def _tile(
+    weights: Sequence[_Weight], gated: bool, prepares: bool, choices: Choices, shape: tuple[int, int]
+) -> tuple[int, int]:
+    """(tiles of 16 weight rows of a workgroup, workgroups). shape: of the input."""
     tiles = sum(_ceil_div(w.n, ROW_ALIGN) for w in (weights[:1] if gated else weights))
     workgroups = WORKGROUPS
     if prepares:
         workgroups = 1
         while workgroups < MOST_SHARES and tiles * ROW_ALIGN * (2 if gated else 1) >= 2 * workgroups * ROWS_OF_SHARE:
             workgroups *= 2
+    kernel = "_".join(("gated" if gated else "fused", *(w.kernel.name for w in weights), *["prepares"] * prepares))
+    workgroups = shares(choices, kernel, shape[0], tuple(w.n for w in weights), shape[1], workgroups)
     tile = _ceil_div(tiles, workgroups)
     return tile, _ceil_div(tiles, tile)
 
@@ -102,7 +107,7 @@ def _prepare(normed: bool, attributes: Mapping[str, Any], m: int, k: int, intege
     return launches
 
 
-def fused_matmul(fast: bool, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+def fused_matmul(fast: bool, choices: Choices, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     """fast: activations are rounded to 8 bits where a weight's format has integer dot products.
 
     Up to 8 rows are one launch, unless their input is larger than what a workgroup may put on its stack.
@@ -116,7 +121,7 @@ def fused_matmul(fast: bool, attributes: Mapping[str, Any], types: OperandTypes)
     rounded = ("xq", "xs", "xsum") if launches and integers else (x, x, x)
     inputs = (x, *rounded, "norm" if form.normed else "x", "residual" if form.added else "x")
     flags = NORMED * form.normed | BIASED * form.biased | ADDED * form.added | PREPARED * (not prepares)
-    tile, workgroups = _tile(weights, gated, prepares)
+    tile, workgroups = _tile(weights, gated, prepares, choices, (m, k))
     activation = ACTIVATIONS.index(attributes["activation"]) if attributes["activation"] else -1
     numbers = (_float_bits(attributes[name]) for name in ("epsilon", "offset", "limit", "scale"))
     epsilon, offset, limit, scale = numbers

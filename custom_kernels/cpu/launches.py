@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from ..choices import RULES_ONLY, Choices, Question
 from ..ops.formats import FORMATS
 from ..ops.formats_gguf import RUN
 from ..ops.launch import Dimension, Launch, Output
@@ -12,6 +13,7 @@ from .weight_kernels import weight_kernel
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
 WORKGROUPS = 64  # aimed at per matmul: a few for each of 16 threads
+SHARES = (2, 4, 8, 16, 32, 64, 128)  # workgroups that are tried when they are measured
 ATTENTION_ROWS = 16  # query rows that share their loads of keys and values
 TOKENS_PER_WORKGROUP = 16  # of rope_and_append and quantize_rows
 
@@ -20,18 +22,32 @@ def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def rows_per_workgroup(n: int) -> int:
+def rows_per_workgroup(n: int, workgroups: int = WORKGROUPS) -> int:
     """Output columns (weight rows) that one workgroup computes, of `n`: a multiple of 16."""
-    return ROW_ALIGN * max(1, _ceil_div(n, ROW_ALIGN * WORKGROUPS))
+    return ROW_ALIGN * max(1, _ceil_div(n, ROW_ALIGN * workgroups))
 
 
-def _matmul(symbol: str, inputs: tuple[str, ...], m: int, n: int, k: int, scalars: tuple[int, ...] = ()) -> Launch:
-    tile_n = rows_per_workgroup(n)
+def shares(choices: Choices, kernel: str, m: int, columns: tuple[int, ...], k: int, rule: int) -> int:
+    """How many workgroups a matmul is aimed at; it changes no result."""
+    options = [{"workgroups": n} for n in sorted({*SHARES, rule})]
+    question = Question("workgroups", kernel, m, (*columns, k))
+    return int(choices.pick(question, {"workgroups": rule}, options)["workgroups"])
+
+
+def _matmul(
+    choices: Choices,
+    symbol: str,
+    inputs: tuple[str, ...],
+    shape: tuple[int, int, int],
+    scalars: tuple[int, ...] = (),
+) -> Launch:
+    m, n, k = shape
+    tile_n = rows_per_workgroup(n, shares(choices, symbol.removeprefix("strixhlo_"), m, (n,), k, WORKGROUPS))
     return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n, *scalars), _ceil_div(n, tile_n))
 
 
 def quantized_matmul_launches(
-    format: str, m: int, n: int, k: int, fast: bool, dtypes: Mapping[str, str]
+    format: str, m: int, n: int, k: int, fast: bool, dtypes: Mapping[str, str], choices: Choices = RULES_ONLY
 ) -> tuple[Launch, ...]:
     """x float32 [m, k] times a quantized weight [n, k] -> y float32 [m, n].
 
@@ -40,7 +56,7 @@ def quantized_matmul_launches(
     """
     parts, kernel = tuple(FORMATS[format].parts(n, k)), weight_kernel(format, dtypes)
     if not (fast and kernel.integer):
-        return (_matmul(f"strixhlo_qmm_{kernel.name}_f32", ("x", *parts), m, n, k, kernel.scalars),)
+        return (_matmul(choices, f"strixhlo_qmm_{kernel.name}_f32", ("x", *parts), (m, n, k), kernel.scalars),)
     outputs = (
         Output("xq", (m, k), "i8"),
         Output("xs", (m, k // RUN), "f32"),
@@ -49,12 +65,12 @@ def quantized_matmul_launches(
     row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
     quantize = Launch("strixhlo_quantize_rows", ("x",), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
     symbol = f"strixhlo_qmm_{kernel.name}_int8"
-    return quantize, _matmul(symbol, ("xq", "xs", "xsum", *parts), m, n, k, kernel.scalars)
+    return quantize, _matmul(choices, symbol, ("xq", "xs", "xsum", *parts), (m, n, k), kernel.scalars)
 
 
-def dense_matmul_launches(dtype: str, m: int, n: int, k: int) -> tuple[Launch, ...]:
+def dense_matmul_launches(dtype: str, m: int, n: int, k: int, choices: Choices = RULES_ONLY) -> tuple[Launch, ...]:
     """x float32 [m, k] times a weight w [n, k] of dtype "f32", "f16" or "bf16" -> y float32 [m, n]."""
-    return (_matmul(f"strixhlo_mm_{dtype}", ("x", "w"), m, n, k),)
+    return (_matmul(choices, f"strixhlo_mm_{dtype}", ("x", "w"), (m, n, k)),)
 
 
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:

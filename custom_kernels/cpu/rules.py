@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from ..choices import RULES_ONLY, Choices
 from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
@@ -23,20 +24,20 @@ from .moe_launches import moe_down, moe_gate_up, moe_route
 MOST_HEAD_DIM = 1024  # of rope_and_append: a head is on the stack
 
 
-def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
-    """Op name -> rule. fast: activations are rounded to 8 bits before a quantized matmul."""
+def cpu_rules(fast: bool, choices: Choices = RULES_ONLY) -> dict[str, LoweringRule]:
+    """Op name -> rule. fast: activations are rounded to 8 bits before a quantized matmul. choices: of a table."""
 
     def quantized_matmul(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
         format, (m, k), n = attributes["format"], types[0][0], types[1][0][0]
         parts = tuple(FORMATS[format].parts(n, k))
         dtypes = {name: dtype for name, (_, dtype) in zip(parts, types[1:], strict=True)}
-        return Lowering(("x", *parts), quantized_matmul_launches(format, m, n, k, fast, dtypes), ("y",))
+        return Lowering(("x", *parts), quantized_matmul_launches(format, m, n, k, fast, dtypes, choices), ("y",))
 
     return {
         "quantized_matmul": quantized_matmul,
-        "dense_matmul": _dense_matmul,
+        "dense_matmul": partial(_dense_matmul, choices),
         "rope_and_append": rope_and_append,
-        "fused_matmul": partial(fused_matmul, fast),
+        "fused_matmul": partial(fused_matmul, fast, choices),
         "attention": _attention,
         "argmax": _argmax,
         "moe_route": moe_route,
@@ -45,9 +46,9 @@ def cpu_rules(fast: bool) -> dict[str, LoweringRule]:
     }
 
 
-def _dense_matmul(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
+def _dense_matmul(choices: Choices, _: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (m, k), ((n, _k), dtype) = types[0][0], types[1]
-    return Lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k), ("y",))
+    return Lowering(("x", "w"), dense_matmul_launches(dtype, m, n, k, choices), ("y",))
 
 
 def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:

@@ -21,7 +21,6 @@ from .launches import (
     dense_matmul_launches,
     gemv_geometry,
     quantized_matmul_launches,
-    run_of,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -90,7 +89,7 @@ def _launch(
     inputs += ["norm"] * kernel.normed + [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
     results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
     columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
-    lanes, workgroups = gemv_geometry(columns_of, results, call.k // run_of(kernel.format), chip)
+    lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
     of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
     numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"))

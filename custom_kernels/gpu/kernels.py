@@ -16,7 +16,7 @@ from ...errors import StrixhloError
 from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
-from ..toolchain import cache_directory, find_clang, linker, run_tool
+from ..toolchain import KernelObject, cache_directory, find_clang, linker, run_tool
 from .elements import ELEMENTS, OF, elements_of
 from .fused_kernels import fused_line
 from .moe_kernels import expert_kernels, routing_kernels
@@ -108,10 +108,19 @@ def sources_hash() -> str:
 
 
 def build_hsaco(chip: str, symbols: Iterable[str]) -> Path:
+    """`hsaco`, built."""
+    return hsaco(chip, symbols).built()
+
+
+def build_ptx(chip: str, symbols: Iterable[str]) -> Path:
+    """`ptx_object`, built."""
+    return ptx_object(chip, symbols).built()
+
+
+def hsaco(chip: str, symbols: Iterable[str]) -> KernelObject:
     """A code object for an AMD GPU ("gfx1151") with these kernels, its assembly beside it (same name, `.s`).
 
-    It is cached by content. Raises KeyError for a symbol that is no kernel, StrixhloError when the chip is unknown to
-    clang, or as `find_clang` does.
+    It is cached by content. Raises KeyError for a symbol that is no kernel, StrixhloError as `find_clang` does.
     """
     flags = [
         "-target",
@@ -132,8 +141,8 @@ def build_hsaco(chip: str, symbols: Iterable[str]) -> Path:
     return _cached(chip, [*flags, *FLAGS], symbols, (".s", ".hsaco"), assemble)
 
 
-def build_ptx(chip: str, symbols: Iterable[str]) -> Path:
-    """PTX text for an NVIDIA GPU ("sm_80") with these kernels. Cached; raises as `build_hsaco` does."""
+def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
+    """PTX text for an NVIDIA GPU ("sm_80") with these kernels. Cached; raises as `hsaco` does."""
     flags = ["-target", "nvptx64-nvidia-cuda", f"-march={chip}", f"--cuda-feature=+ptx{PTX_VERSION}", "-nogpulib"]
 
     def assemble(clang: list[str], source: Path, out: Path) -> None:
@@ -164,7 +173,7 @@ def build_host(symbols: Iterable[str], march: str = "x86-64-v3") -> Path:
             run_tool([*clang, *flags, *FLAGS, *include, "-c", str(path), "-o", made], "GPU kernels for the CPU")
         run_tool([*linker(), "-shared", "--no-undefined", *objects, "-o", str(out)], "linking GPU kernels for the CPU")
 
-    return _cached("host", [*flags, *FLAGS], symbols, (".so",), assemble)
+    return _cached("host", [*flags, *FLAGS], symbols, (".so",), assemble).built()
 
 
 def _cached(
@@ -173,27 +182,30 @@ def _cached(
     symbols: Iterable[str],
     suffixes: tuple[str, ...],
     assemble: Callable[[list[str], Path, Path], None],
-) -> Path:
-    """Build a source with these kernels, unless it is there; files with `suffixes` are kept, the last is returned."""
+) -> KernelObject:
+    """A source with these kernels, built unless it is there; files with `suffixes` are kept, the last is the object."""
     clang = find_clang()
     source = "".join(f"{line}\n" for line in ('#include "kernels.h"', *(kernel_line(s) for s in sorted(set(symbols)))))
     key = "\0".join([sources_hash(), source, clang.version, *flags])
     stem = f"gpu-{chip}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     folder = cache_directory() / "kernels"
-    result = folder / f"{stem}{suffixes[-1]}"
-    if all((folder / f"{stem}{s}").exists() for s in suffixes):
-        return result
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with scratch_directory(folder / "building") as scratch:
-            path = scratch / "kernels.cpp"
-            path.write_text(source)
-            built = scratch / f"out{suffixes[-1]}"
-            assemble(list(clang.command), path, built)
-            for suffix in suffixes:
-                built.with_suffix(suffix).replace(folder / f"{stem}{suffix}")
-    except OSError as error:
-        raise StrixhloError(
-            f"cannot write kernels to {folder} ({error.strerror}): set STRIXHLO_CACHE to a folder that can be written"
-        ) from error
-    return result
+
+    def build() -> None:
+        if all((folder / f"{stem}{s}").exists() for s in suffixes):
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with scratch_directory(folder / "building") as scratch:
+                path = scratch / "kernels.cpp"
+                path.write_text(source)
+                built = scratch / f"out{suffixes[-1]}"
+                assemble(list(clang.command), path, built)
+                for suffix in suffixes:
+                    built.with_suffix(suffix).replace(folder / f"{stem}{suffix}")
+        except OSError as error:
+            raise StrixhloError(
+                f"cannot write kernels to {folder} ({error.strerror}):"
+                " set STRIXHLO_CACHE to a folder that can be written"
+            ) from error
+
+    return KernelObject(folder / f"{stem}{suffixes[-1]}", build)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..choices import RULES_ONLY, Choices, Option, Question
 from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
 from ..ops.launch import Dimension, Launch, Output
@@ -21,6 +22,7 @@ APPEND_THREADS = 256
 ARGMAX_THREADS = 256
 ATTENTION_THREADS, ATTENTION_QUERIES = 128, 8
 WORKGROUPS_WANTED = 80
+GEMV_SHARES = (20, 40, 80, 160, 320, 800, 2**30)  # most workgroups of a gemv that are tried
 SPLIT_BYTES = 512 * 1024  # of keys and values for one workgroup: below, a second launch costs more than it saves
 
 
@@ -36,6 +38,7 @@ class Chip:
     gemv_wanted: int  # workgroups of a gemv that keep it busy
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
+    choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
 
 
 GFX1151 = Chip(
@@ -49,31 +52,43 @@ def run_of(name: str) -> int:
     return 8 if name in DENSE else 32
 
 
-def gemv_geometry(columns: Sequence[int], results: int, runs: int, chip: Chip) -> tuple[int, int]:
+def gemv_geometry(name: str, columns: Sequence[int], results: int, k: int, chip: Chip) -> tuple[int, int]:
     """(lanes that share a weight row, workgroups): as few lanes as keep the chip busy, and an even share of the rows.
 
-    columns: of the result, from each weight; results: from a lane's rows; runs: of a weight row (see `run_of`), beyond
-    which lanes would have nothing to do. It depends on the weights alone, so that any number of rows of x is summed in
-    the same order.
+    name: of the weights' kernels; columns: of the result, from each weight of k columns; results: from a lane's rows.
+    It depends on the weights alone, so that any number of rows of x is summed in the same order. More lanes than a row
+    has runs (see `run_of`) would have nothing to do.
     """
 
     def blocks(lanes: int) -> int:
         return sum(_ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
 
-    lanes = 4
-    while lanes < WAVE and 2 * lanes <= runs and blocks(lanes) < chip.gemv_wanted:
-        lanes *= 2
-    return lanes, _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), chip.gemv_most))
+    def shared(lanes: int, most: int) -> Option:
+        return {"lanes": lanes, "workgroups": _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), most))}
+
+    possible = [lanes for lanes in (4, 8, 16, 32) if lanes == 4 or lanes <= k // run_of(name)]
+    lanes = next((one for one in possible if blocks(one) >= chip.gemv_wanted), possible[-1])
+    options = [shared(one, most) for one in possible for most in GEMV_SHARES]
+    question = Question("gemv" if results == GEMV_WEIGHT_ROWS else "gated_gemv", name, 0, (*columns, k))
+    chosen = chip.choices.pick(question, shared(lanes, chip.gemv_most), options)
+    return int(chosen["lanes"]), int(chosen["workgroups"])
+
+
+def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
+    """Rows of x in a gemm kernel's tile."""
+    rule = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
+    options = [{"tile": r} for r in GEMM_ROWS]
+    return int(chip.choices.pick(Question("gemm", name, m, (n, k)), {"tile": rule}, options)["tile"])
 
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
-        lanes, workgroups = gemv_geometry((n,), GEMV_WEIGHT_ROWS, k // run_of(name), chip)
+        lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)
         symbol = with_elements(f"strixhlo_gemv_{name}_m{rows}", x)
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
-    rows = next((r for r in GEMM_ROWS if m <= r), GEMM_ROWS[-1])
+    rows = _tile_rows(name, m, n, k, chip)
     symbol = with_elements(f"strixhlo_gemm_{name}_m{rows}", x)
     workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])
     return (Launch(symbol, inputs, outputs, (m, n, k), workgroups, threads(symbol)),)

@@ -12,6 +12,7 @@ import pytest
 from quantized_activations import activations, quantize, relative
 from quantized_weights import CASES, first_rows, random_weight
 
+from strixhlo.custom_kernels.choices import RULES_ONLY
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.fused_launches import SCRATCH, fused_matmul
 from strixhlo.custom_kernels.ops.formats_gguf import RUN
@@ -94,7 +95,7 @@ class Fused:
         k = p.operands["x"].shape[1]
         names = Form.of(p.attributes).operands(k)
         types = [(p.operands[n].shape, p.dtypes.get(n, "f32")) for n in names]
-        lowering = fused_matmul(fast, p.attributes, types)
+        lowering = fused_matmul(fast, RULES_ONLY, p.attributes, types)
         assert lowering.operands == names
         buffers = {n: self.fenced(p.operands[n]) for n in names}
         checks = []
