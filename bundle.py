@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 MANIFEST, PROGRAM, WEIGHTS = "manifest.json", "program.mlir", "weights/model.safetensors"
 VMFB, BUILD = "program.vmfb", "build.json"
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
-KV_ARRAYS = {"fp8": "i8", "f16": "f16", "f32": "f32"}  # type of the KV cache -> dtype of the pools' arrays
+KV_ARRAYS = {"fp8": "i8", "f16": "f16", "bf16": "bf16", "f32": "f32"}  # type of the KV cache -> of the pools' arrays
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
 
@@ -33,7 +33,7 @@ Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
 Bytes = Annotated[int, Field(ge=0, lt=1 << 50)]
 Kind = Literal["prefill", "score", "decode", "embed"]
 DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
-KVDType = Annotated[str, Field(pattern="^(fp8|f16|f32)$")]  # fp8: E4M3, its bits in int8
+KVDType = Annotated[str, Field(pattern="^(fp8|f16|bf16|f32)$")]  # fp8: E4M3, its bits in int8
 
 
 class _Record(BaseModel):

@@ -58,10 +58,10 @@ def main() -> None:
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(["fp8", "f16", "f32"]),
+    type=click.Choice(["fp8", "f16", "bf16", "f32"]),
     default="f16",
     show_default=True,
-    help="KV cache; fp8 (E4M3) takes half of the memory of f16.",
+    help="KV cache; fp8 (E4M3) takes half of the memory of f16; bf16 has float32's range.",
 )
 @click.option(
     "--reference",
@@ -142,7 +142,7 @@ def _name(source: str) -> str:
 )
 @click.option(
     "--kv-cache-dtype",
-    type=click.Choice(["fp8", "f16", "f32"]),
+    type=click.Choice(["fp8", "f16", "bf16", "f32"]),
     help="KV cache in place of the exported one (not on vulkan); fp8 takes half of the memory of f16.",
 )
 @click.option("--keep-intermediates", type=click.Path(path_type=Path), help="Folder for what the compiler dumps.")

@@ -16,7 +16,7 @@ ROWS_AXIS = 1  # of a pool [layers, rows, width]
 
 
 def free_pools(module: ir.Module, kv_dtype: str | None) -> bool:
-    """Make the row axis of all pools dynamic, and with kv_dtype (fp8, f16, f32) their elements of that type. Pools are
+    """Make the row axis of all pools dynamic, and with kv_dtype (of `KV_ARRAYS`) their elements of that type. Pools are
     the donated arguments, and what custom calls make of them in place. False, and nothing changed, where something
     else than our custom calls uses a pool."""
     entries = [f for f in operations(module, "func.func") if "arg_attrs" in f.attributes]

@@ -64,8 +64,8 @@ def export_checkpoint(
     """Write the bundle of `checkpoint` to `out`.
 
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
-    kv_dtype: f16, f32, or fp8 (E4M3). reference: weights that the bundle would store byte for byte as the checkpoint
-    has them stay in its files, and the bundle refers to them.
+    kv_dtype: f16, bf16, f32, or fp8 (E4M3). reference: weights that the bundle would store byte for byte as the
+    checkpoint has them stay in its files, and the bundle refers to them.
     """
     model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
     _check_place(checkpoint, out)

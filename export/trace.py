@@ -21,7 +21,7 @@ from .layers.weights import Weight, Weights
 from .models import Model
 from .stablehlo_text import entry_module
 
-DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "i8": jnp.int8, "i32": jnp.int32}
+DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16, "i8": jnp.int8, "i32": jnp.int32}
 
 
 @dataclass(frozen=True)

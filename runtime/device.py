@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import iree.runtime as rt
+import ml_dtypes
 import numpy as np
 
 from ..bundle import Parameter, TensorSpec
@@ -26,12 +27,14 @@ DRIVERS = {
 DTYPES: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
     "i8": np.dtype(np.int8),
     "i32": np.dtype(np.int32),
 }
 ELEMENTS = {
     "f32": rt.HalElementType.FLOAT_32,
     "f16": rt.HalElementType.FLOAT_16,
+    "bf16": rt.HalElementType.BFLOAT_16,
     "i8": rt.HalElementType.SINT_8,
     "i32": rt.HalElementType.SINT_32,
 }

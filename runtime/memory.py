@@ -18,7 +18,7 @@ from .sizes import MIB, size
 # Beside what is counted: the driver's context, code objects, page tables, staging buffers; measured in docs/memory.md.
 RESERVE = {"cpu": 256 * MIB, "rocm": 512 * MIB, "cuda": 768 * MIB, "vulkan": 512 * MIB}
 # KV types that export can write -> bytes an element, the narrowest last.
-KV_BYTES = {"f32": 4, "f16": 2, "fp8": 1}
+KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8": 1}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def fingerprint(program: Program) -> str:
 def save_session(program: Program, scheduler: Scheduler, ids: list[int], path: Path) -> int:
     """Write what the prefix cache holds of a text; returns how many of its tokens that are."""
     cached, pools = cached_prefix(scheduler, ids)
+    pools = [pool.view(np.uint16) if pool.dtype == DTYPES["bf16"] else pool for pool in pools]  # as their bits
     tensors = {"ids": np.array(cached, np.int32), **dict(zip(POOLS, pools, strict=True))}
     metadata = {"format": FORMAT, "version": VERSION, "model": fingerprint(program)}
     atomic_write(path, save(tensors, metadata))
@@ -54,13 +55,15 @@ def load_session(program: Program, scheduler: Scheduler, path: Path) -> int:
             ids = file.get_tensor("ids")
             _check_ids(program, path, ids)
             pools = [file.get_tensor(name) for name in POOLS]
+            if program.kv_cache.dtype == "bf16":
+                pools = [pool.view(DTYPES["bf16"]) if pool.dtype == np.uint16 else pool for pool in pools]
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise StrixhloError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from None
     for pool, spec in zip(pools, program.kv_cache.pools(), strict=True):
         expected = (spec.shape[0] * len(program.kv_cache.windows), ids.size, spec.shape[2])
         if pool.shape != expected or pool.dtype != DTYPES[spec.dtype]:
             raise StrixhloError(f"{path}: {spec.name} is {pool.dtype}{list(pool.shape)}, not {list(expected)}")
-        if pool.dtype.kind == "f" and not np.isfinite(pool).all():
+        if pool.dtype.kind in "fV" and not np.isfinite(pool).all():
             raise StrixhloError(f"{path}: {spec.name} holds values that no model makes")
     return insert_prefix(scheduler, ids.tolist(), pools)
 

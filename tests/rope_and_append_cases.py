@@ -7,16 +7,17 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from ml_dtypes import bfloat16
 
 from strixhlo.custom_kernels.ops import rope_and_append as op
 from strixhlo.custom_kernels.ops.cache_types import ARRAY, pool_elements, pool_values
 from strixhlo.export.layers.rope import inverse_frequencies, rope_table
 from strixhlo.export.layers.rope_scaling import RopeScaling
 
-ARRAYS = {"i8": np.int8, "f16": np.float16, "f32": np.float32}
+ARRAYS = {"i8": np.int8, "f16": np.float16, "bf16": bfloat16, "f32": np.float32}
 LAYERS, LAYER, CONTEXT = 2, 1, 50
-ULP = {"fp8": 2.0**-3, "f16": 2.0**-10, "f32": 1e-5}  # of a number in the pool, which rounding may move by one
-SMALLEST = {"fp8": 2.0**-9, "f16": 2.0**-24, "f32": 1e-6}
+ULP = {"fp8": 2.0**-3, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 1e-5}  # of what rounding may move by one
+SMALLEST = {"fp8": 2.0**-9, "f16": 2.0**-24, "bf16": 1e-38, "f32": 1e-6}
 
 
 @dataclass(frozen=True)

@@ -57,4 +57,5 @@ static void attention(const AttentionShape& shape, const float* q, const T* k_po
   }
 ATTENTION(fp8kv, uint8_t)
 ATTENTION(f16kv, uint16_t)
+ATTENTION(bf16kv, Bfloat)
 ATTENTION(f32kv, float)

@@ -71,9 +71,11 @@ INLINE void next_keys(KeyCursor& keys, int64_t (&places)[W]) {
 
 INLINE F load_cache(const float* p) { return load<F>(p); }
 INLINE F load_cache(const uint16_t* p) { return load_half(p); }
+INLINE F load_cache(const Bfloat* p) { return load_bfloat(&p->bits); }
 INLINE F load_cache(const uint8_t* p) { return floats_of_e4m3(load<Bytes>(p)); }
 INLINE F load_cache_part(const float* p, int64_t n) { return load_part(p, n); }
 INLINE F load_cache_part(const uint16_t* p, int64_t n) { return load_half_part(p, n); }
+INLINE F load_cache_part(const Bfloat* p, int64_t n) { return load_bfloat_part(&p->bits, n); }
 INLINE F load_cache_part(const uint8_t* p, int64_t n) { return load_e4m3_part(p, n); }
 
 INLINE F finish_scores(F products, const AttentionShape& shape) {

@@ -4,6 +4,10 @@
 
 typedef uint16_t Halves __attribute__((ext_vector_type(W)));
 
+struct Bfloat {
+  uint16_t bits;
+};
+
 #if STRIXHLO_PLAIN
 INLINE F floats_of_halves(Halves halves) {
   const I all = __builtin_convertvector(halves, I), magnitude = all & 0x7fff;
@@ -76,4 +80,11 @@ INLINE F load_bfloat_part(const uint16_t* p, int64_t n) {
   for (int i = 0; i < n; i++) v[i] = p[i];
 #endif
   return float_of(__builtin_convertvector(v, I) << 16);
+}
+
+// Rounds to nearest, ties to even; too large becomes infinity, NaN stays NaN.
+INLINE void store_bfloat(Bfloat* p, F v) {
+  const I bits = bits_of(v);
+  const I rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  store(p, __builtin_convertvector(((bits & 0x7fffffff) > 0x7f800000 ? (bits | 0x00400000) : rounded) >> 16, Halves));
 }

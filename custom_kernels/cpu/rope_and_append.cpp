@@ -18,9 +18,10 @@ INLINE void write(float* to, const float* from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = from[i];
 }
 INLINE void store_narrow(uint16_t* to, F values) { store_half(to, values); }
+INLINE void store_narrow(Bfloat* to, F values) { store_bfloat(to, values); }
 INLINE void store_narrow(uint8_t* to, F values) { store(to, e4m3_of_floats(values)); }
 
-// float16 rounds to nearest even, overflow to infinity; E4M3 (fp8) rounds to nearest even, overflow to 448.
+// float16 and bfloat16 round to nearest even, overflow to infinity; E4M3 (fp8) rounds to nearest even, overflow to 448.
 template <class T>
 INLINE void write(T* to, const float* from, int64_t n) {
   int64_t i = 0;
@@ -177,4 +178,5 @@ INLINE void rope_and_append(const AppendShape& s, T* k_pool, T* v_pool, const in
   }
 ROPE_AND_APPEND(fp8kv, uint8_t)
 ROPE_AND_APPEND(f16kv, uint16_t)
+ROPE_AND_APPEND(bf16kv, Bfloat)
 ROPE_AND_APPEND(f32kv, float)

@@ -1,8 +1,8 @@
 """`strixhlo.attention`: causal grouped-query attention of new tokens over the paged KV pools of one layer.
 
-Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16, float32,
-or int8 that holds E4M3: cache_types.py); block_table int32 [S, blocks]; positions int32 [T]. The T rows belong to S
-sequences, T / S to each, in order.
+Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16, bfloat16,
+float32, or int8 that holds E4M3: cache_types.py); block_table int32 [S, blocks]; positions int32 [T]. The T rows belong
+to S sequences, T / S to each, in order.
 Heads may fill a multiple of the pool's width (layers of unequal heads share one pool): the pool is then taken as
 [layers / n, pool_rows, n * width], and `layer` counts in it.
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at

@@ -1,4 +1,4 @@
-"""The types of a KV pool's elements: float32, float16, and `fp8`, which is E4M3 in int8 arrays (their bits).
+"""The types of a KV pool's elements: float32, float16, bfloat16, and `fp8`, which is E4M3 in int8 arrays (their bits).
 
 E4M3 "fn" (OCP 8-bit floating point, 1.0): 4 exponent bits with bias 7, no infinity, 0x7F and 0xFF are NaN, 448 is the
 largest number. Keys and values are rounded to nearest even without a scale; what is larger than 448 becomes 448, as
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from .formats_float import decode_e4m3
 
 FP8 = "fp8"
-STORED = {"i8": FP8, "f16": "f16", "f32": "f32"}  # an array's dtype -> the type of its elements
+STORED = {"i8": FP8, "f16": "f16", "bf16": "bf16", "f32": "f32"}  # an array's dtype -> the type of its elements
 ARRAY = {kind: array for array, kind in STORED.items()}
-BYTES = {"fp8": 1, "f16": 2, "f32": 4}
+BYTES = {"fp8": 1, "f16": 2, "bf16": 2, "f32": 4}
 _LARGEST = 0x43E00000  # the bits of 448.0
 _SMALLEST_NORMAL = 121 << 23  # the bits of 2^-6
 _STEP = 16384.0  # adding it leaves a multiple of 2^-9, the step of E4M3's subnormals

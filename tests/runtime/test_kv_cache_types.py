@@ -1,4 +1,4 @@
-"""A program whose KV cache is fp8 stays close to the one in float32, and takes a quarter of its cache."""
+"""A program whose KV cache is fp8 or bf16 stays close to the one in float32, and takes a part of its cache."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ def logits(bundle: Bundle) -> np.ndarray:
     return np.stack(rows)
 
 
-def test_fp8_is_close_to_float32(tiny: Bundle, tmp_path: Path) -> None:
+def test_narrow_caches_are_close_to_float32(tiny: Bundle, tmp_path: Path) -> None:
     source = tiny.path.parent / "tiny-checkpoint"
-    bundles = {k: compiled(exported(source, tmp_path / k, None, k)) for k in ("fp8", "f32")}
+    bundles = {k: compiled(exported(source, tmp_path / k, None, k)) for k in ("fp8", "bf16", "f32")}
     assert bundles["fp8"].manifest.kv_cache.bytes * 4 == bundles["f32"].manifest.kv_cache.bytes
+    assert bundles["bf16"].manifest.kv_cache.bytes * 2 == bundles["f32"].manifest.kv_cache.bytes
     exact, rounded = logits(bundles["f32"]), logits(bundles["fp8"])
     assert not np.array_equal(exact, rounded)
     # Three bits of mantissa: keys and values are off by 2.6% (rms), the attention's share of the logits by less.
     assert np.linalg.norm(rounded - exact) < 0.03 * np.linalg.norm(exact)
     assert compare_logits(rounded, exact).mean_kl < 1e-3
+    # Seven bits of mantissa: a sixteenth of that.
+    assert 0 < np.linalg.norm(logits(bundles["bf16"]) - exact) < 0.002 * np.linalg.norm(exact)

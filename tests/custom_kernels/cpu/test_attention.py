@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from ml_dtypes import float8_e4m3fn
+from ml_dtypes import bfloat16, float8_e4m3fn
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import attention_launches
 
-DTYPES = {"fp8": float8_e4m3fn, "f16": np.float16, "f32": np.float32}
+DTYPES = {"fp8": float8_e4m3fn, "f16": np.float16, "bf16": bfloat16, "f32": np.float32}
 LAYERS, LAYER = 2, 1
 SINKS = (0.5, -3.0, 4.0, 80.0, -80.0, 0.0)  # among the scores, far above and far below them
 

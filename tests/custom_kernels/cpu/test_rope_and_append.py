@@ -9,14 +9,14 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_dtypes import float8_e4m3fn
+from ml_dtypes import bfloat16, float8_e4m3fn
 from rope_and_append_cases import CASES, Call, Case
 
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.rules import rope_and_append
 from strixhlo.custom_kernels.ops.cache_types import encode_e4m3, pool_values
 
-DTYPES = ("fp8", "f16", "f32")
+DTYPES = ("fp8", "f16", "bf16", "f32")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,7 +66,7 @@ def append(kernels: ctypes.CDLL, k_pool: np.ndarray, v_pool: np.ndarray, k: np.n
     """One token's k and v as they are into the only row of the pools, 120 values at a time."""
     width = k.shape[1]
     case = Case(((0,),), heads=1, kv_heads=width // 120, head_dim=120, dims=0)
-    call = Call(case, {np.dtype(np.int8): "fp8", np.dtype(np.float16): "f16"}[k_pool.dtype])
+    call = Call(case, {np.dtype(np.int8): "fp8", np.dtype(np.float16): "f16", np.dtype(bfloat16): "bf16"}[k_pool.dtype])
     table, q = np.zeros((1, 1), np.int32), np.zeros((1, 120), np.float32)
     call.operands |= {"k_pool": k_pool, "v_pool": v_pool, "q": q, "k": k, "v": v, "block_table": table}
     lowering = rope_and_append({**call.attributes, "layer": 0}, call.types)
@@ -89,6 +89,22 @@ def test_rounds_to_float16_as_ieee_does(kernels: ctypes.CDLL) -> None:
             expected, found = values.astype(np.float16).reshape(-1), pools[name].reshape(-1)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_rounds_to_bfloat16_as_ml_dtypes_does(kernels: ctypes.CDLL) -> None:
+    """Every bfloat16, the points half way between two of them, and the floats beside those; all NaNs stay NaN."""
+    codes = np.arange(1 << 16, dtype=np.uint32) << 16
+    bits = np.concatenate([codes, codes | 0x7FFF, codes | 0x8000, codes | 0x8001]).astype(np.uint32)
+    x = np.resize(bits.view(np.float32), (1, -(-bits.size // 120) * 120))
+    pools = {name: np.zeros((1, 1, x.size), bfloat16) for name in ("k_pool", "v_pool")}
+    append(kernels, **pools, k=x, v=x)
+    with np.errstate(invalid="ignore"):
+        want = x.reshape(-1).astype(bfloat16)
+    number = ~np.isnan(x.reshape(-1))
+    for pool in pools.values():
+        got = pool.reshape(-1)
+        np.testing.assert_array_equal(got.view(np.uint16)[number], want.view(np.uint16)[number])
+        assert np.isnan(got[~number].astype(np.float32)).all()
 
 
 def test_rounds_to_e4m3_as_ml_dtypes_does(kernels: ctypes.CDLL) -> None:
