@@ -2,8 +2,8 @@
 the heads of q and k, rotary embedding, and keys and values into the KV pools of one layer, in place.
 
 Operands, those in brackets where the attributes ask for them:
-- k_pool, v_pool [layers, pool_rows, width] (float16, bfloat16, float32, or int8 that holds E4M3: cache_types.py), updated
-  in place. Heads may fill a multiple of the pool's width, as in attention.py;
+- k_pool, v_pool [layers, pool_rows, width] (float16, bfloat16, float32, or int8 that holds E4M3: cache_types.py),
+  updated in place. Heads may fill a multiple of the pool's width, as in attention.py;
 - block_table int32 [S, blocks], positions int32 [T]: where the tokens go, as in attention.py. What would lie outside of
   the block table or of the pools is dropped. A row at position -1 is padding: its q is 0;
 - q, k, v float32 [T, heads * head_dim] (k, v: kv_heads), or with `fused` qkv, the three beside each other;
