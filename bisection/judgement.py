@@ -76,7 +76,7 @@ def evaluations(build: Build) -> dict[str, Evaluation]:
 
     return {
         "quantized_matmul": lambda x, *parts, **a: (quantized_matmul.reference(rounded(x), *parts, **a),),
-        "fused_matmul": lambda *operands, **a: (fused_matmul.evaluate(taken, *operands, **a),),
+        "fused_matmul": lambda *operands, **a: fused_matmul.evaluate(taken, *operands, **a),
     }
 
 

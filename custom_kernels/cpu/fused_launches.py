@@ -32,7 +32,7 @@ PLACES = (
     ("super_minimum",),
 )
 INTEGER = 1 << 6  # in a weight's word: it takes 8-bit activations
-NORMED, BIASED, ADDED, PREPARED = 1, 2, 4, 8
+NORMED, BIASED, ADDED, PREPARED, SUMMED, SCALED = 1, 2, 4, 8, 16, 32
 SCRATCH = 64 * 1024  # bytes of a workgroup for its input
 FEW = 8  # rows
 MOST_SHARES, ROWS_OF_SHARE = 32, 128  # of workgroups that prepare the input themselves, which costs as much as 8 rows
@@ -71,10 +71,12 @@ def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[_Weigh
     return found
 
 
-def _scratch(weights: Sequence[_Weight], normed: bool, m: int, k: int) -> int:
+def _scratch(weights: Sequence[_Weight], form: Form, m: int, k: int) -> int:
     """Bytes that the kernel takes for m rows of the input."""
     rounded = m * (k + k // RUN * 4 + k // 16 * 4) if any(w.integer for w in weights) else 0
-    return rounded + (m * k * 4 if normed and not all(w.integer for w in weights) else 0)
+    if all(w.integer for w in weights):
+        return rounded + (k * 4 if form.summed else 0)
+    return rounded + (m * k * 4 if form.normed or form.summed else 0)
 
 
 def _tile(
@@ -93,18 +95,30 @@ def _tile(
     return tile, _ceil_div(tiles, tile)
 
 
-def _prepare(normed: bool, attributes: Mapping[str, Any], m: int, k: int, integers: bool) -> list[Launch]:
-    """The launches that normalize and round the input of many rows."""
+def add_normed_launch(scaled: bool, m: int, k: int, epsilon: float, offset: float) -> Launch:
+    """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`."""
+    tile = _ceil_div(m, TOKENS_PER_WORKGROUP)
+    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
+    scalars = (m, k, _float_bits(epsilon), _float_bits(offset), int(scaled), tile)
+    return Launch("strixhlo_add_normed", inputs, (Output("sum", (m, k), "f32"),), scalars, _ceil_div(m, tile))
+
+
+def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers: bool) -> tuple[list[Launch], str]:
+    """The launches that add, normalize and round the input of many rows, and the name of what they make of x."""
     row_tile, launches, x = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP), [], "x"
-    if normed:
+    if form.summed:
+        numbers = (attributes["sum_epsilon"], attributes["sum_offset"])
+        launches.append(add_normed_launch(form.summed == "scaled", m, k, *numbers))
+        x = "sum"
+    if form.normed:
         bits = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
-        h, x = (Output("h", (m, k), "f32"),), "h"
-        scalars = (m, k, *bits, row_tile)
-        launches.append(Launch("strixhlo_norm_rows", ("x", "norm"), h, scalars, _ceil_div(m, row_tile)))
+        h, scalars = (Output("h", (m, k), "f32"),), (m, k, *bits, row_tile)
+        launches.append(Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, _ceil_div(m, row_tile)))
+        x = "h"
     if integers:
         outputs = (Output("xq", (m, k), "i8"), Output("xs", (m, k // RUN), "f32"), Output("xsum", (m, k // 16), "i32"))
         launches.append(Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), _ceil_div(m, row_tile)))
-    return launches
+    return launches, x
 
 
 def fused_matmul(fast: bool, choices: Choices, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
@@ -115,30 +129,33 @@ def fused_matmul(fast: bool, choices: Choices, attributes: Mapping[str, Any], ty
     (m, k), form = types[0][0], Form.of(attributes)
     weights, gated = _weights(form, k, types, fast), len(form.rows) == 2 and bool(attributes["activation"])
     integers, small = any(w.integer for w in weights), m <= FEW
-    prepares = small and (integers or form.normed) and _scratch(weights, form.normed, m, k) <= SCRATCH
-    launches = [] if prepares else _prepare(form.normed, attributes, m, k, integers)
-    x = "h" if launches and form.normed else "x"
-    rounded = ("xq", "xs", "xsum") if launches and integers else (x, x, x)
-    inputs = (x, *rounded, "norm" if form.normed else "x", "residual" if form.added else "x")
+    prepares = small and (integers or form.normed or bool(form.summed)) and _scratch(weights, form, m, k) <= SCRATCH
+    launches, x = ([], "x") if prepares else _prepare(form, attributes, m, k, integers)
+    rounded = ("xq", "xs", "xsum") if not prepares and integers else (x, x, x)
+    inputs = (x, *rounded, "norm" if form.normed else x, "residual" if form.added else x)
+    summed = prepares and bool(form.summed)
+    of_sum = ("base", "sum norm", "factor" if form.summed == "scaled" else "base") if summed else (x, x, x)
     flags = NORMED * form.normed | BIASED * form.biased | ADDED * form.added | PREPARED * (not prepares)
+    flags |= (SUMMED | SCALED * (form.summed == "scaled")) * summed
     tile, workgroups = _tile(weights, gated, prepares, choices, (m, k))
     activation = ACTIVATIONS.index(attributes["activation"]) if attributes["activation"] else -1
-    numbers = (_float_bits(attributes[name]) for name in ("epsilon", "offset", "limit", "scale"))
-    epsilon, offset, limit, scale = numbers
+    names = ("epsilon", "offset", "limit", "scale", "sum_epsilon", "sum_offset")
+    epsilon, offset, *numbers = (_float_bits(attributes.get(name, 0.0)) for name in names)
     n = weights[0].n if gated else sum(w.n for w in weights)
     outputs: tuple[Output, ...] = (Output("y", (m, n), "f32"),)
     symbol = f"strixhlo_fused_matmul_{len(weights)}"
     if gated:
         symbol = f"strixhlo_fused_gated_{'few' if small else 'many'}"
         outputs = outputs if small else (Output("gate", (m, n), "f32"), *outputs)
+    sums = (Output("sum", (m, k), "f32"),) if summed else ()
     launches.append(
         Launch(
             symbol,
-            (*inputs, *(name for w in weights for name in (*w.places, w.bias))),
-            outputs,
-            (m, k, tile, flags, epsilon, offset, activation, limit, scale, *(s for w in weights for s in w.scalars)),
+            (*inputs, *of_sum, *(name for w in weights for name in (*w.places, w.bias)), *(() if summed else (x,))),
+            (*sums, *outputs),
+            (m, k, tile, flags, epsilon, offset, activation, *numbers, *(s for w in weights for s in w.scalars)),
             workgroups,
             bytes=True,
         )
     )
-    return Lowering(form.operands(k), tuple(launches), ("y",))
+    return Lowering(form.operands(k), tuple(launches), form.results)

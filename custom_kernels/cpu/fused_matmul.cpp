@@ -90,32 +90,47 @@ static void join(const FusedWeight& gate_weight, const float* gate, int64_t stri
   }
 }
 
-// Normalizes and rounds the input on `scratch`, as far as the weights want it.
-static FusedInput prepared(const float* x, int64_t M, int64_t K, const RmsNorm* norm, bool floats, bool integers,
-                           uint8_t* scratch) {
-  FusedInput in = {x, {nullptr, nullptr, nullptr, K}};
-  if (floats && norm) {
-    float* h = reinterpret_cast<float*>(scratch);
-    for (int64_t m = 0; m < M; m++) normalize_row(x + m * K, K, *norm, h + m * K);
-    in.x = h;
-    scratch += M * K * sizeof(float);
-  }
-  if (integers) {
-    float* scale = reinterpret_cast<float*>(scratch);
-    int32_t* sum = reinterpret_cast<int32_t*>(scale + M * (K / RUN));
-    int8_t* q = reinterpret_cast<int8_t*>(sum + M * (K / HALF_RUN));
-    for (int64_t m = 0; m < M; m++) {
-      int8_t* to = q + m * K;
-      float* xs = scale + m * (K / RUN);
-      int32_t* xsum = sum + m * (K / HALF_RUN);
-      if (norm)
-        quantize_row(Normalized::of(x + m * K, K, *norm), K, to, xs, xsum);
-      else
-        quantize_row(AsItIs{x + m * K}, K, to, xs, xsum);
+// What is added to a residual stream before anything else: (base + RMSNorm(x)) * factor, which goes to `to`, or to null.
+struct FusedSum {
+  const float* base;
+  RmsNorm norm;
+  float factor;
+  float* to;
+};
+
+// Adds, normalizes and rounds the input on `scratch`, as far as there is something to do and the weights want it.
+static FusedInput prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum, const RmsNorm* norm, bool floats,
+                           bool integers, uint8_t* scratch) {
+  float* h = reinterpret_cast<float*>(scratch);  // all rows where weights take floats, else one
+  scratch += sizeof(float) * (floats ? (sum || norm ? M * K : 0) : sum ? K : 0);
+  float* scale = reinterpret_cast<float*>(scratch);
+  int32_t* sums = reinterpret_cast<int32_t*>(scale + M * (K / RUN));
+  int8_t* q = reinterpret_cast<int8_t*>(sums + M * (K / HALF_RUN));
+  for (int64_t m = 0; m < M; m++) {
+    const float* row = x + m * K;
+    float* kept = floats ? h + m * K : h;
+    const RmsNorm* left = norm;
+    if (sum) {
+      add_normed_row(sum->base + m * K, row, K, sum->norm, sum->factor, kept);
+      if (sum->to)
+        for (int64_t k = 0; k < K; k += W) store_part(sum->to + m * K + k, load_part(kept + k, min(K - k, W)), min(K - k, W));
+      row = kept;
     }
-    in.rounded = {q, scale, sum, K};
+    if (floats && norm) {
+      normalize_row(row, K, *norm, kept);
+      row = kept;
+      left = nullptr;
+    }
+    if (!integers) continue;
+    int8_t* to = q + m * K;
+    float* xs = scale + m * (K / RUN);
+    int32_t* xsum = sums + m * (K / HALF_RUN);
+    if (left)
+      quantize_row(Normalized::of(row, K, *left), K, to, xs, xsum);
+    else
+      quantize_row(AsItIs{row}, K, to, xs, xsum);
   }
-  return in;
+  return {floats && (sum || norm) ? h : x, {q, scale, sums, K}};
 }
 
 // All results side by side in y, in tiles of 16 columns: this workgroup's.
@@ -176,7 +191,7 @@ static void fused_gated(FusedWeight (&weights)[2], const FusedInput& in, const F
 #define RESULT(name) BUFFER(uint8_t, name)
 #define TO_RESULT(name) reinterpret_cast<float*>(AT(name))
 
-enum FusedFlags : int64_t { NORMED = 1, BIASED = 2, ADDED = 4, PREPARED = 8 };
+enum FusedFlags : int64_t { NORMED = 1, BIASED = 2, ADDED = 4, PREPARED = 8, SUMMED = 16, SCALED = 32 };
 
 INLINE FusedWeight fused_weight(const uint8_t* codes, const uint8_t* high, const uint8_t* scale, const uint8_t* super,
                                 const uint8_t* minimum, const uint8_t* super_minimum, const uint8_t* bias,
@@ -201,17 +216,18 @@ INLINE FusedWeight fused_weight(const uint8_t* codes, const uint8_t* high, const
 
 // Runs `run` on the input that it prepares, which is on the stack of this function alone.
 template <class Run>
-__attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int64_t K, const RmsNorm* norm, bool floats,
-                                                  bool integers, const Run& run) {
+__attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum,
+                                                  const RmsNorm* norm, bool floats, bool integers, const Run& run) {
   alignas(64) uint8_t scratch[SCRATCH];
-  run(prepared(x, M, K, norm, floats, integers, scratch));
+  run(prepared(x, M, K, sum, norm, floats, integers, scratch));
 }
 
-// x: the input, or with PREPARED the normalized input and what it rounds to.
-#define FUSED_BUFFERS BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(residual)
+// x: the input, or with PREPARED the normalized input and what it rounds to. The first workgroup stores the sum.
+#define FUSED_BUFFERS \
+  BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(residual), BYTES(base), BYTES(sum_norm), BYTES(factor)
 #define FUSED_SCALARS                                                                                                \
   int64_t M, int64_t K, int64_t tile, int64_t flags, int64_t epsilon_bits, int64_t offset_bits, int64_t activation,  \
-      int64_t limit_bits, int64_t scale_bits
+      int64_t limit_bits, int64_t scale_bits, int64_t sum_epsilon_bits, int64_t sum_offset_bits
 // WORK: of `weights`, `in` and `shape`.
 #define FUSED_BODY(COUNT, WORK, ...)                                                                                 \
   FusedWeight weights[COUNT] = {__VA_ARGS__};                                                                        \
@@ -220,29 +236,34 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
   const RmsNorm rms = {TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)};                     \
   const FusedShape shape = {M, K, tile, activation, BITS_TO_FLOAT(limit_bits), BITS_TO_FLOAT(scale_bits),            \
                             flags & ADDED ? TO_FLOAT(residual) : nullptr};                                           \
+  const FusedSum sums = {TO_FLOAT(base),                                                                             \
+                         {TO_FLOAT(sum_norm), BITS_TO_FLOAT(sum_epsilon_bits), BITS_TO_FLOAT(sum_offset_bits)},      \
+                         flags & SCALED ? *TO_FLOAT(factor) : 1.0f,                                                  \
+                         wg ? nullptr : TO_RESULT(sum)};                                                             \
   const auto run = [&](const FusedInput& in) { WORK; };                                                              \
   if (flags & PREPARED)                                                                                              \
     run({TO_FLOAT(x), {reinterpret_cast<const int8_t*>(AT(xq)), TO_FLOAT(xs), reinterpret_cast<const int32_t*>(AT(xsum)), K}}); \
   else                                                                                                               \
-    on_prepared(TO_FLOAT(x), M, K, flags & NORMED ? &rms : nullptr, floats, integers, run);
+    on_prepared(TO_FLOAT(x), M, K, flags & SUMMED ? &sums : nullptr, flags & NORMED ? &rms : nullptr, floats,         \
+                integers, run);
 
-KERNEL strixhlo_fused_matmul_1(FUSED_BUFFERS, WEIGHT_BUFFERS(0), RESULT(y), FUSED_SCALARS, WEIGHT_SCALARS(0),
+KERNEL strixhlo_fused_matmul_1(FUSED_BUFFERS, WEIGHT_BUFFERS(0), RESULT(sum), RESULT(y), FUSED_SCALARS, WEIGHT_SCALARS(0),
                                int64_t wg) {
   FUSED_BODY(1, (fused_columns(weights, in, shape, TO_RESULT(y), wg)), WEIGHT(0))
 }
-KERNEL strixhlo_fused_matmul_2(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(y), FUSED_SCALARS,
+KERNEL strixhlo_fused_matmul_2(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(sum), RESULT(y), FUSED_SCALARS,
                                WEIGHT_SCALARS(0), WEIGHT_SCALARS(1), int64_t wg) {
   FUSED_BODY(2, (fused_columns(weights, in, shape, TO_RESULT(y), wg)), WEIGHT(0), WEIGHT(1))
 }
-KERNEL strixhlo_fused_matmul_3(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), WEIGHT_BUFFERS(2), RESULT(y),
+KERNEL strixhlo_fused_matmul_3(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), WEIGHT_BUFFERS(2), RESULT(sum), RESULT(y),
                                FUSED_SCALARS, WEIGHT_SCALARS(0), WEIGHT_SCALARS(1), WEIGHT_SCALARS(2), int64_t wg) {
   FUSED_BODY(3, (fused_columns(weights, in, shape, TO_RESULT(y), wg)), WEIGHT(0), WEIGHT(1), WEIGHT(2))
 }
-KERNEL strixhlo_fused_gated_few(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(y), FUSED_SCALARS,
+KERNEL strixhlo_fused_gated_few(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(sum), RESULT(y), FUSED_SCALARS,
                                 WEIGHT_SCALARS(0), WEIGHT_SCALARS(1), int64_t wg) {
   FUSED_BODY(2, (fused_gated(weights, in, shape, TO_RESULT(y), nullptr, wg)), WEIGHT(0), WEIGHT(1))
 }
-KERNEL strixhlo_fused_gated_many(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(gate), RESULT(y),
+KERNEL strixhlo_fused_gated_many(FUSED_BUFFERS, WEIGHT_BUFFERS(0), WEIGHT_BUFFERS(1), RESULT(sum), RESULT(gate), RESULT(y),
                                  FUSED_SCALARS, WEIGHT_SCALARS(0), WEIGHT_SCALARS(1), int64_t wg) {
   FUSED_BODY(2, (fused_gated(weights, in, shape, TO_RESULT(y), TO_RESULT(gate), wg)), WEIGHT(0), WEIGHT(1))
 }

@@ -1,4 +1,4 @@
-// RMSNorm of many rows, for matmuls that do not do it themselves.
+// RMSNorm of many rows, and what is added to a residual stream after one, for matmuls that do not do it themselves.
 #include "export.h"
 #include "rms_norm.h"
 
@@ -8,4 +8,15 @@ KERNEL strixhlo_norm_rows(BUFFER(const float, x), BUFFER(const float, norm), BUF
   const RmsNorm rms = {AT(norm), __builtin_bit_cast(float, int32_t(epsilon_bits)),
                        __builtin_bit_cast(float, int32_t(offset_bits))};
   for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++) normalize_row(AT(x) + m * K, K, rms, AT(h) + m * K);
+}
+
+// y = (base + RMSNorm(x)) * factor, of rows alike: see custom_kernels/ops/add_normed.py.
+KERNEL strixhlo_add_normed(BUFFER(const float, base), BUFFER(const float, x), BUFFER(const float, norm),
+                           BUFFER(const float, factor), BUFFER(float, y), int64_t M, int64_t K, int64_t epsilon_bits,
+                           int64_t offset_bits, int64_t scaled, int64_t row_tile, int64_t wg) {
+  const RmsNorm rms = {AT(norm), __builtin_bit_cast(float, int32_t(epsilon_bits)),
+                       __builtin_bit_cast(float, int32_t(offset_bits))};
+  const float scale = scaled ? *AT(factor) : 1.0f;
+  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++)
+    add_normed_row(AT(base) + m * K, AT(x) + m * K, K, rms, scale, AT(y) + m * K);
 }

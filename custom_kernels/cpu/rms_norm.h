@@ -49,3 +49,13 @@ INLINE void normalize_row(const float* x, int64_t K, const RmsNorm& norm, float*
     store_part(to + k, here == W ? row.at(k) : row.some(k, here), here);
   }
 }
+
+// to = (base + RMSNorm(x)) * factor; it may be x.
+INLINE void add_normed_row(const float* base, const float* x, int64_t K, const RmsNorm& norm, float factor, float* to) {
+  const Normalized row = Normalized::of(x, K, norm);
+  for (int64_t k = 0; k < K; k += W) {
+    const int64_t here = min(K - k, W);
+    const F v = here == W ? load<F>(base + k) + row.at(k) : load_part(base + k, here) + row.some(k, here);
+    store_part(to + k, v * factor, here);
+  }
+}

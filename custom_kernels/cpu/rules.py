@@ -11,7 +11,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
-from .fused_launches import fused_matmul
+from .fused_launches import add_normed_launch, fused_matmul
 from .launches import (
     TOKENS_PER_WORKGROUP,
     argmax_launches,
@@ -40,6 +40,7 @@ def cpu_rules(fast: bool, choices: Choices = RULES_ONLY) -> dict[str, LoweringRu
         "fused_matmul": partial(fused_matmul, fast, choices),
         "attention": _attention,
         "argmax": _argmax,
+        "add_normed": _add_normed,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, fast=fast),
         "moe_down": partial(moe_down, fast=fast),
@@ -53,6 +54,12 @@ def _dense_matmul(choices: Choices, _: Mapping[str, Any], types: OperandTypes) -
 
 def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
     return Lowering(("x",), argmax_launches(*types[0][0]), ("y",))
+
+
+def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    (m, k), a = types[0][0], attributes
+    launch = add_normed_launch(a["scaled"], m, k, a["epsilon"], a["offset"])
+    return Lowering(("base", "x", "sum norm", "factor")[: len(types)], (launch,), ("sum",))
 
 
 def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

@@ -1,17 +1,16 @@
 // One to three matmuls of up to M rows of x with what stands before and after them: see custom_kernels/ops/fused_matmul.py.
-// The loop is gemv.h's. Each workgroup normalizes x itself: it is asked for once, its squares are summed on the way into
-// local memory, and the results are scaled. With two weights and an activation a lane's two weight rows are one of gate
-// and one of up.
+// The loop is gemv.h's, what it takes in fused_input.h's. With two weights and an activation a lane's two weight rows are
+// one of gate and one of up.
 #pragma once
 
 #include "activation.h"
+#include "fused_input.h"
 #include "gemv.h"
-#include "rms_norm.h"
 
 // Which operands a kernel has, beside x and COUNT weights of one format.
-template <u32 COUNT_, bool GATED_, bool NORMED_, bool BIASED_, bool ADDED_>
+template <u32 COUNT_, bool GATED_, bool NORMED_, bool BIASED_, bool ADDED_, u32 SUM_ = NO_SUM>
 struct FusedForm {
-  static constexpr u32 COUNT = COUNT_;
+  static constexpr u32 COUNT = COUNT_, SUM = SUM_;
   static constexpr bool GATED = GATED_, NORMED = NORMED_, BIASED = BIASED_, ADDED = ADDED_;
 };
 
@@ -28,6 +27,7 @@ struct FusedShape {
   f32 limit, scale;
   RmsNorm norm;
   const GLOBAL X* residual;
+  FusedSum<X> sum;
 };
 
 template <u32 M, class W, class FORM, class X>
@@ -38,23 +38,20 @@ DEVICE void fused_gemv(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
   const u32 columns_of_workgroup = GEMV_WAVES * (WAVE / s.lanes) * RESULTS;
   UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = runs;
 
-  f32 squares[M] = {}, factor[M];
+  f32 factor[M];
+  FusedInput<M, GEMV_THREADS, FORM::SUM, FORM::NORMED, X> in = {x, s.m, s.k, s.norm, s.sum};
+  bool stored = false;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
     // A column belongs to one thread whatever M is, so that squares are summed in one order.
     for (u32 i = (thread_id() - start) % GEMV_THREADS; i < count; i += GEMV_THREADS) {
-      f32x4 weight = {};
-      if constexpr (FORM::NORMED) weight = ((const GLOBAL f32x4*)s.norm.weight)[start + i] + s.norm.offset;
+      const f32x4 weight = in.weight_at(start + i);
       UNROLL for (u32 row = 0; row < M; row++) {
-        f32x4 v = load4(x, (u64)smaller(row, s.m - 1) * (s.k / 4) + start + i);
-        if constexpr (FORM::NORMED) {
-          UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
-          v *= weight;
-        }
-        Stage::x[row * staged(STRIDE) + staged(i)] = v;
+        Stage::x[row * staged(STRIDE) + staged(i)] = in.at(row, start + i, weight, stored);
       }
     }
   };
 
+  in.begin();
   bool there = false;  // all of x is in local memory
   u32 blocks = 0;
   UNROLL for (u32 t = 0; t < (FORM::GATED ? 1 : FORM::COUNT); t++) blocks += ceil_div(of[t].n, columns_of_workgroup);
@@ -84,9 +81,10 @@ DEVICE void fused_gemv(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
     UNROLL for (u32 r = 0; r < R; r++) rows[r] = rows_of[r].first + smaller(first + (FORM::GATED ? 0 : r), n - 1);
     f32 sum[M][R] = {};
     const bool fresh = !there;
-    if (fresh) UNROLL for (u32 i = 0; i < M; i++) squares[i] = 0.0f;
+    if (fresh) UNROLL for (u32 i = 0; i < M; i++) in.squares[i] = 0.0f;
     gemv_block<M, R, W>(tensor, rows, first < n ? runs : 0, runs, s.lanes, block != workgroup_id(), there, fill, sum);
-    if (FORM::NORMED && fresh) inverse_rms_of<M, GEMV_THREADS>(squares, s.k, s.norm.epsilon, factor);
+    if (FORM::NORMED && fresh) in.factors(factor);
+    stored = true;
     UNROLL for (u32 i = 0; i < M; i++) {
       f32 total[R];
       UNROLL for (u32 r = 0; r < R; r++) {

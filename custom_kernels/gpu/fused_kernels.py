@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..ops.fused_matmul import SUMS
 from .elements import OF
 from .moe_kernels import MEMBERS, member_of, weight_type
 
@@ -28,17 +29,20 @@ class FusedKernel:
     biased: bool
     added: bool
     rows: int
+    summed: str = ""  # as in ops/fused_matmul.py
 
     @property
     def symbol(self) -> str:
         """ "strixhlo_fused_q4_1_3n_m1": 3 weights, a norm, one row."""
-        flags = zip("gnbr", (self.gated, self.normed, self.biased, self.added), strict=True)
+        of_sum = (bool(self.summed), self.summed == "scaled")
+        flags = zip("gnbrsf", (self.gated, self.normed, self.biased, self.added, *of_sum), strict=True)
         return f"strixhlo_fused_{self.name}_{self.count}{''.join(c for c, there in flags if there)}_m{self.rows}"
 
     @property
     def bindings(self) -> int:
         """Buffers of a dispatch: x and y, the weights' parts, what else there is."""
-        return 2 + self.count * (len(self.parts) + self.biased) + self.normed + self.added
+        of_sum = len(SUMS[self.summed]) + bool(self.summed)
+        return 2 + self.count * (len(self.parts) + self.biased) + self.normed + self.added + of_sum
 
     def line(self, more: bool) -> str:
         """The line that makes it, with OF in the place of its symbol and the type of x and y. more: y is there already,
@@ -48,17 +52,23 @@ class FusedKernel:
         operands = ["IN({x}, x)", *(f"IN({MEMBERS[m]}, {m}{t})" for t in weights for m in members)]
         operands += ["IN(f32, norm)"] * self.normed + [f"IN(f32, bias{t})" for t in weights if self.biased]
         operands += ["IN({x}, residual)"] * self.added
+        of_sum = {"base": "IN({x}, base)", "sum norm": "IN(f32, sum_norm)", "factor": "IN(f32, factor)"}
+        operands += [of_sum[name] for name in SUMS[self.summed]]
         operands = ["OUT({x}, y)", *operands] if more else [*operands, "OUT({x}, y)"]
-        held = (", ".join(f".{m} = {m}{t}" for m in MEMBERS if m in members) for t in weights)
-        tensors = ", ".join(f"Tensor({{{h}}})" for h in held)
+        operands += ["OUT({x}, sum)"] * bool(self.summed)
+        parts = (", ".join(f".{m} = {m}{t}" for m in MEMBERS if m in members) for t in weights)
+        tensors = ", ".join(f"Tensor({{{p}}})" for p in parts)
         rows = ", ".join(f"{{{f'bias{t}' if self.biased else 'nullptr'}, first{t}, n{t}}}" for t in weights)
-        form = ", ".join(map(str, (self.count, *map(int, (self.gated, self.normed, self.biased, self.added)))))
+        flags = (self.gated, self.normed, self.biased, self.added)
+        form = ", ".join(map(str, (self.count, *map(int, flags), list(SUMS).index(self.summed))))
         kind, norm = weight_type(self.format, self.dtypes), "norm" if self.normed else "nullptr"
         given = f"({kind}), ({form}), ({', '.join(operands)}), ({tensors}), ({rows}), {norm}"
-        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {'residual' if self.added else 'nullptr'})"
+        held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
+        sums = ", ".join([*held, "sum" if self.summed else "nullptr"])
+        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {'residual' if self.added else 'nullptr'}, {sums})"
 
 
-_SYMBOL = re.compile(r"strixhlo_fused_(\w+)_([123])(g?)(n?)(b?)(r?)_m(\d)(_more)?")
+_SYMBOL = re.compile(r"strixhlo_fused_(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d)(_more)?")
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
 
 
@@ -70,7 +80,8 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
     name, count, *flags, rows, more = found.groups()
     affine = _AFFINE.fullmatch(name)
     format, dtypes = (affine[1], (affine[2], affine[3])) if affine else (name, ())
-    gated, normed, biased, added = map(bool, flags)
+    gated, normed, biased, added, summed, scaled = map(bool, flags)
     parts = tuple(parts_of[format])
-    kernel = FusedKernel(name, format, dtypes, parts, int(count), gated, normed, biased, added, int(rows))
+    form = (gated, normed, biased, added, int(rows), "scaled" if scaled else "sum" if summed else "")
+    kernel = FusedKernel(name, format, dtypes, parts, int(count), *form)
     return kernel.line(bool(more))

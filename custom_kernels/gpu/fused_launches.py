@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ops.formats import FORMATS
-from ..ops.fused_matmul import Form, Rows
+from ..ops.fused_matmul import SUMS, Form, Rows
 from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
@@ -30,7 +30,7 @@ BIASED, ADDED, GATED = 1, 2, 4
 @dataclass(frozen=True)
 class _Call:
     """A call of the op: its form and numbers, m rows of k columns of dtype `x`, and of each tensor its rows and its
-    parts' types."""
+    parts' types. source: the buffer that is multiplied."""
 
     form: Form
     attributes: Mapping[str, Any]
@@ -39,6 +39,14 @@ class _Call:
     x: str
     widths: tuple[int, ...]
     dtypes: tuple[tuple[str, ...], ...]
+    source: str = "x"
+
+    @property
+    def sums_inside(self) -> bool:
+        """Whether the first kernel forms the sum of its input: for few rows, where it has room for the buffers."""
+        if self.m > GEMV_ROWS[-1]:
+            return False
+        return not self.gated or self.gate_and_up() is not None
 
     @property
     def gated(self) -> bool:
@@ -52,14 +60,19 @@ class _Call:
     def bits(self, *names: str) -> tuple[int, ...]:
         return tuple(_float_bits(self.attributes[name]) for name in names)
 
-    def kernel(self, tensor: int) -> FusedKernel:
-        """The kernel for one weight of that tensor and nothing around it."""
-        format, rows = self.form.formats[tensor], next(r for r in GEMV_ROWS if self.m <= r)
+    def kernel(self, tensor: int, count: int = 1, gated: bool = False, bare: bool = False) -> FusedKernel:
+        """The kernel for weights of that tensor's format; bare: without bias and residual."""
+        f, format, rows = self.form, self.form.formats[tensor], next(r for r in GEMV_ROWS if self.m <= r)
         dtypes = self.dtypes[tensor][1:]
         name = weight_name(FORMATS[format], dtypes) if format in FORMATS else format
-        parts = self.form.parts(self.k)[tensor]
         of_affine = dtypes if name != format else ()
-        return FusedKernel(name, format, of_affine, parts, 1, False, False, False, False, rows)
+        around = (gated, f.normed, f.biased and not bare, f.added and not bare)
+        return FusedKernel(name, format, of_affine, f.parts(self.k)[tensor], count, *around, rows, f.summed)
+
+    def gate_and_up(self) -> FusedKernel | None:
+        """The kernel of both, if there is one."""
+        gate, up = (self.kernel(r.tensor, 2, gated=True) for r in self.form.rows)
+        return gate if gate.name == up.name and gate.bindings <= MOST_BINDINGS else None
 
 
 def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -71,13 +84,26 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
     if any(f not in FORMATS and (f not in DENSE or k % 8) for f in form.formats):
         return None
     call = _Call(form, attributes, m, k, types[0][1], widths, dtypes)
+    first = list[Launch]()
+    if form.summed and not call.sums_inside:
+        numbers = (attributes["sum_epsilon"], attributes["sum_offset"])
+        first.append(add_normed_launch(form.summed == "scaled", m, k, call.x, *numbers))
+        call = replace(call, source="sum", form=replace(form, summed=""))
     if m > GEMV_ROWS[-1]:
         launches = _many_rows(call, chip)
     elif not call.gated:
         launches = _few_rows(call, chip, form.rows)
     else:
         launches = _gated(call, chip) or _gated_apart(call, chip)
-    return Lowering(form.operands(k), tuple(launches), ("y",)) if launches else None
+    return Lowering(form.operands(k), (*first, *launches), form.results) if launches else None
+
+
+def add_normed_launch(scaled: bool, m: int, k: int, dtype: str, epsilon: float, offset: float) -> Launch:
+    """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`, a workgroup a row."""
+    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
+    scalars = (k, _float_bits(epsilon), _float_bits(offset), int(scaled))
+    symbol = with_elements("strixhlo_add_normed", dtype)
+    return Launch(symbol, inputs, (Output("sum", (m, k), dtype),), scalars, m, NORM_THREADS)
 
 
 def _launch(
@@ -85,18 +111,22 @@ def _launch(
 ) -> Launch:
     """weights: numbers of `form.rows`; columns: of the result, how many and the first of these weights'."""
     rows = [call.form.rows[i] for i in weights]
-    inputs = ["x", *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
+    inputs = [call.source, *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
     inputs += ["norm"] * kernel.normed + [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
+    inputs += SUMS[kernel.summed]
     results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
     columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
     lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
     of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
-    numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"))
+    of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)
+    numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"), *of_sum)
+    outputs = [Output(result, (call.m, columns[0]), call.x, updates=result if more else "")]
+    outputs += [Output("sum", (call.m, call.k), call.x)] * bool(kernel.summed)
     return Launch(
         with_elements(kernel.symbol + ("_more" if more else ""), call.x),
         ((result, *inputs) if more else tuple(inputs)),
-        (Output(result, (call.m, columns[0]), call.x, updates=result if more else ""),),
+        tuple(outputs),
         (call.m, call.k, lanes, workgroups, *columns, *numbers, *of_weights),
         workgroups,
         chip.gemv_waves * WAVE,
@@ -105,12 +135,10 @@ def _launch(
 
 def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y", bare: bool = False) -> list[Launch]:
     """The weights side by side, those of one format in one launch. bare: without bias and residual."""
-    form, launches, done, column = call.form, list[Launch](), 0, 0
+    launches, done, column = list[Launch](), 0, 0
     total = sum(r.count for r in rows)
     while done < len(rows):
-        first = call.kernel(rows[done].tensor)
-        biased, added, taken = form.biased and not bare, form.added and not bare, 1
-        first = replace(first, normed=form.normed, biased=biased, added=added)
+        first, taken = call.kernel(rows[done].tensor, bare=bare), 1
         while (
             done + taken < len(rows)
             and call.kernel(rows[done + taken].tensor).name == first.name
@@ -120,6 +148,8 @@ def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y"
         weights = list(range(done, done + taken))
         kernel = replace(first, count=taken)
         launches.append(_launch(call, chip, kernel, weights, (total, column), result, bool(launches)))
+        if kernel.summed:  # the others take the first one's sum
+            call = replace(call, source="sum", form=replace(call.form, summed=""))
         column += sum(rows[i].count for i in weights)
         done += taken
     return launches
@@ -127,11 +157,8 @@ def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y"
 
 def _gated(call: _Call, chip: Chip) -> list[Launch]:
     """Gate, up and the activation in one launch; none where the weights differ in format."""
-    gate, up = (call.kernel(r.tensor) for r in call.form.rows)
-    kernel = replace(gate, count=2, gated=True, normed=call.form.normed, biased=call.form.biased, added=call.form.added)
-    if gate.name != up.name or kernel.bindings > MOST_BINDINGS:
-        return []
-    return [_launch(call, chip, kernel, [0, 1], (call.form.rows[0].count, 0), "y", False)]
+    kernel = call.gate_and_up()
+    return [_launch(call, chip, kernel, [0, 1], (call.form.rows[0].count, 0), "y", False)] if kernel else []
 
 
 def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
@@ -144,13 +171,13 @@ def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
 
 def _many_rows(call: _Call, chip: Chip) -> list[Launch]:
     """The norm, each tensor's matmul into a buffer of its own, then what follows, side by side."""
-    launches, x, form = list[Launch](), "x", call.form
+    launches, x, form = list[Launch](), call.source, call.form
     if form.normed:
-        x, h = "h", (Output("h", (call.m, call.k), call.x),)
+        h = (Output("h", (call.m, call.k), call.x),)
         scalars = (call.k, *call.bits("epsilon", "offset"))
-        launches.append(
-            Launch(with_elements("strixhlo_norm_rows", call.x), ("x", "norm"), h, scalars, call.m, NORM_THREADS)
-        )
+        symbol = with_elements("strixhlo_norm_rows", call.x)
+        launches.append(Launch(symbol, (x, "norm"), h, scalars, call.m, NORM_THREADS))
+        x = "h"
     for t, names in enumerate(form.parts(call.k)):
         shape, format = (call.m, call.widths[t], call.k), form.formats[t]
         if format in FORMATS:

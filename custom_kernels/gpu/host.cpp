@@ -3,7 +3,7 @@
 
 namespace {
 
-constexpr u32 MOST_THREADS = 512, STACK = 64 * 1024, MOST_ARGUMENTS = 32;
+constexpr u32 MOST_THREADS = 512, STACK = 64 * 1024, MOST_ARGUMENTS = 40;
 
 enum class State : u8 { ready, waits_for_wave, waits_for_workgroup, done };
 
@@ -20,7 +20,8 @@ u32 thread, workgroup;
 void* scheduler_stack;
 
 using Kernel = void (*)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64,
-                        u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
+                        u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64,
+                        u64, u64);
 Kernel kernel;
 u64 arguments[MOST_ARGUMENTS];
 
@@ -89,7 +90,8 @@ u32 exchange(u32 value, u32 lane) {
 static void run_thread() {
   const u64* a = arguments;
   kernel(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16],
-         a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31]);
+         a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31],
+         a[32], a[33], a[34], a[35], a[36], a[37], a[38], a[39]);
   give_way(State::done);
 }
 

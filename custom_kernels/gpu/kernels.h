@@ -104,6 +104,13 @@
     norm_rows(x, {norm, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, k); \
   }
 
+#define ADD_NORMED(symbol, X)                                                                                   \
+  KERNEL(NORM_THREADS)                                                                                          \
+  void symbol(IN(X, base), IN(X, x), IN(f32, norm), IN(f32, factor), OUT(X, y), u32 k, u32 epsilon_bits,         \
+              u32 offset_bits, u32 scaled) {                                                                    \
+    add_normed(base, x, {norm, BITS(epsilon_bits), BITS(offset_bits)}, scaled ? factor : nullptr, y, k);         \
+  }
+
 #define BITS(name) __builtin_bit_cast(f32, name)
 #define FINISH(symbol, X)                                                                                              \
   KERNEL(FINISH_THREADS)                                                                                               \
@@ -125,12 +132,12 @@
 
 #define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
 // One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
-#define FUSED_GEMV(symbol, X, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)                            \
+#define FUSED_GEMV(symbol, X, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, BASE, SUM_NORM, FACTOR, SUM_TO) \
   KERNEL(GEMV_THREADS)                                                                                           \
   REGISTERS(128)                                                                                                 \
   void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,  \
-              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 first0, u32 n0, u32 first1, \
-              u32 n1, u32 first2, u32 n2) {                                                                      \
+              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 sum_epsilon_bits,           \
+              u32 sum_offset_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2) {                 \
     using Tensor = INSIDE TYPE;                                                                                  \
     using Form = FusedForm<INSIDE FORM>;                                                                         \
     Tensor tensors[] = {INSIDE TENSORS};                                                                         \
@@ -138,7 +145,8 @@
     (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
     fused_gemv<M, Tensor, Form>(x, tensors, rows, y,                                                             \
                                 {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
-                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL});    \
+                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL,      \
+                                 {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
   }
 
 #define ROPE_AND_APPEND(symbol, X, type)                                                                              \

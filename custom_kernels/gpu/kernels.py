@@ -76,7 +76,7 @@ def _kernels() -> dict[str, str]:
             lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({OF}, {pool}, {dim})"
             lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({OF}, {pool}, {dim})"
     lines["strixhlo_argmax"] = "ARGMAX"
-    lines["strixhlo_norm_rows"] = f"NORM_ROWS({OF})"
+    lines |= {"strixhlo_norm_rows": f"NORM_ROWS({OF})", "strixhlo_add_normed": f"ADD_NORMED({OF})"}
     lines |= {"strixhlo_finish": f"FINISH({OF})", "strixhlo_finish_more": f"FINISH_MORE({OF})"}
     lines["strixhlo_attention_combine"] = f"ATTENTION_COMBINE({OF})"
     return lines | routing_kernels()

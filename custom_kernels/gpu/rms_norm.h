@@ -36,18 +36,39 @@ DEVICE void inverse_rms_of(const f32 (&squares)[M], u32 k, f32 epsilon, f32 (&fa
 
 DEVICE f32x4 normalized(f32x4 x, f32x4 weight, f32 factor, f32 offset) { return x * factor * (weight + offset); }
 
-// x [rows, K] -> h, a workgroup a row.
+// The factor of row workgroup_id() of x [rows, K]. All threads meet here.
 template <class X>
-DEVICE void norm_rows(const GLOBAL X* x, const RmsNorm norm, GLOBAL X* h, u32 k) {
+DEVICE f32 factor_of_row(const GLOBAL X* x, u32 k, f32 epsilon) {
   const u64 first = (u64)workgroup_id() * (k / 4);
-  const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
   f32 squares[1] = {}, factor[1];
   for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
     const f32x4 v = load4(x, first + i);
     UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(v[c], v[c], squares[0]);
   }
-  inverse_rms_of<1, NORM_THREADS>(squares, k, norm.epsilon, factor);
+  inverse_rms_of<1, NORM_THREADS>(squares, k, epsilon, factor);
+  return factor[0];
+}
+
+// x [rows, K] -> h, a workgroup a row.
+template <class X>
+DEVICE void norm_rows(const GLOBAL X* x, const RmsNorm norm, GLOBAL X* h, u32 k) {
+  const u64 first = (u64)workgroup_id() * (k / 4);
+  const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
+  const f32 factor = factor_of_row(x, k, norm.epsilon);
   for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
-    store4(h, first + i, normalized(load4(x, first + i), weight[i], factor[0], norm.offset));
+    store4(h, first + i, normalized(load4(x, first + i), weight[i], factor, norm.offset));
+  }
+}
+
+// y = (base + RMSNorm(x)) * factor, all [rows, K], a workgroup a row; factor: null for 1.
+template <class X>
+DEVICE void add_normed(const GLOBAL X* base, const GLOBAL X* x, const RmsNorm norm, const GLOBAL f32* factor,
+                       GLOBAL X* y, u32 k) {
+  const u64 first = (u64)workgroup_id() * (k / 4);
+  const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
+  const f32 of_row = factor_of_row(x, k, norm.epsilon), scale = factor ? *factor : 1.0f;
+  for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
+    const f32x4 added = normalized(load4(x, first + i), weight[i], of_row, norm.offset);
+    store4(y, first + i, (load4(base, first + i) + added) * scale);
   }
 }

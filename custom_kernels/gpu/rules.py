@@ -11,7 +11,7 @@ from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .elements import with_elements
-from .fused_launches import fused_matmul
+from .fused_launches import add_normed_launch, fused_matmul
 from .kernels import DENSE, POOLS
 from .launches import (
     APPEND_THREADS,
@@ -34,6 +34,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "fused_matmul": partial(fused_matmul, chip),
         "attention": _attention,
         "argmax": _argmax,
+        "add_normed": _add_normed,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),
         "moe_down": partial(moe_down, chip),
@@ -59,6 +60,13 @@ def _dense_matmul(chip: Chip, _: Mapping[str, Any], types: OperandTypes) -> Lowe
 
 def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     return _lowering(("x",), argmax_launches(*types[0][0]), "y")
+
+
+def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    (m, k), dtype = types[0]
+    launch = add_normed_launch(attributes["scaled"], m, k, dtype, attributes["epsilon"], attributes["offset"])
+    operands = ("base", "x", "sum norm", "factor")[: len(types)]
+    return None if k % 4 else Lowering(operands, (launch,), ("sum",))
 
 
 def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

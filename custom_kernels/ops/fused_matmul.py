@@ -2,15 +2,17 @@
 
   h = norm(x);  y_i[m, n] = sum over k of h[m, k] * weight_i[first_i + n, k] + bias_i[n]
 and of these, with an activation: of two activation(y_0, y_1), of one activation(y_0); with a residual:
-residual + scale * y_0; with neither: all y_i side by side, [M, N_0 + N_1 + ...].
+residual + scale * y_0; with neither: all y_i side by side, [M, N_0 + N_1 + ...]. With a sum, x is first taken through
+`add_normed`, and what it becomes, x = (base + rms_norm(x)) * factor, is a second result.
 
 Operands, those in brackets where the attributes ask for them: x float32 [M, K]; the parts of each tensor in the order
 of `WeightFormat.parts` (of one that is not quantized its array); [norm float32 [K]]; [bias float32 [N_i] of each
-weight]; [residual float32 [M, N]]. Attributes: formats, of each tensor a key of FORMATS or its dtype ("q4_1,q6_k");
-rows, of each weight its tensor, its first row in it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed,
-epsilon, offset (added to the norm's weight); biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of
-"clamped"); added, scale (of the residual).
-Result: float32 [M, N].
+weight]; [residual float32 [M, N]]; [base float32 [M, K], sum norm float32 [K]]; [factor float32 [1]]. Attributes:
+formats, of each tensor a key of FORMATS or its dtype ("q4_1,q6_k"); rows, of each weight its tensor, its first row in
+it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed, epsilon, offset (added to the norm's weight);
+biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of "clamped"); added, scale (of the residual); and,
+absent where there is no sum, summed ("sum", or "scaled" with a factor), sum_epsilon, sum_offset (added to its norm).
+Result: float32 [M, N]; with a sum also float32 [M, K].
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .add_normed import reference as add_normed
 from .formats import FORMATS
 from .moe_matmul import activate, part_names
 from .norm import rms_norm
 
 NAME = "strixhlo.fused_matmul"
+SUMS = {"": (), "sum": ("base", "sum norm"), "scaled": ("base", "sum norm", "factor")}  # operands by `summed`
 
 
 @dataclass(frozen=True)
@@ -75,36 +79,48 @@ class Form:
     normed: bool
     biased: bool
     added: bool
+    summed: str = ""
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Form:
         """From a call's attributes."""
         rows = tuple(Rows(*map(int, part.split(":"))) for part in attributes["rows"].split(","))
         flags = (attributes["normed"], attributes["biased"], attributes["added"])
-        return cls(tuple(attributes["formats"].split(",")), rows, *flags)
+        return cls(tuple(attributes["formats"].split(",")), rows, *flags, attributes.get("summed", ""))
 
     def parts(self, k: int) -> tuple[tuple[str, ...], ...]:
         """Names of each tensor's parts, in operand order."""
         return tuple(part_names(format, 1, k) for format in self.formats)
 
     def operands(self, k: int) -> tuple[str, ...]:
-        """Names of all operands: "x", "0.codes", ..., "norm", "bias 0", ..., "residual"."""
+        """Names of all operands: "x", "0.codes", ..., "norm", "bias 0", ..., "residual", "base", "sum norm", ..."""
         tensors = tuple(f"{t}.{part}" for t, names in enumerate(self.parts(k)) for part in names)
         biases = tuple(f"bias {i}" for i in range(len(self.rows))) if self.biased else ()
-        return ("x", *tensors, *(("norm",) * self.normed), *biases, *(("residual",) * self.added))
+        added = (*(("norm",) * self.normed), *biases, *(("residual",) * self.added))
+        return ("x", *tensors, *added, *SUMS[self.summed])
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return ("y", "sum") if self.summed else ("y",)
 
 
-def reference(x: jax.Array, *operands: jax.Array, **attributes: Any) -> jax.Array:
+def reference(x: jax.Array, *operands: jax.Array, **attributes: Any) -> jax.Array | tuple[jax.Array, ...]:
     """The semantics in plain jnp."""
-    return evaluate(lambda _format, h: h, x, *operands, **attributes)
+    y, *total = evaluate(lambda _format, h: h, x, *operands, **attributes)
+    return (y, *total) if total else y
 
 
 def evaluate(
     taken: Callable[[str, jax.Array], jax.Array], x: jax.Array, *operands: jax.Array, **attributes: Any
-) -> jax.Array:
-    """The semantics, where a weight of a format takes `taken(format, h)` for the input h."""
+) -> tuple[jax.Array, ...]:
+    """The results, where a weight of a format takes `taken(format, h)` for the input h."""
     form, k = Form.of(attributes), x.shape[1]
     given = dict(zip(form.operands(k)[1:], operands, strict=True))
+    if form.summed:
+        how = {"epsilon": attributes["sum_epsilon"], "offset": attributes["sum_offset"]}
+        base, *further = (given[name] for name in SUMS[form.summed])
+        x = total = add_normed(base, x, *further, **how, scaled=form.summed == "scaled")
     if form.normed:
         x = rms_norm(x, given["norm"] + attributes["offset"], attributes["epsilon"])
     results = []
@@ -118,7 +134,8 @@ def evaluate(
         gate, up = results if len(results) == 2 else (results[0], jnp.float32(1))
         results = [activate(gate, up, activation, attributes["limit"])]
     y = jnp.concatenate(results, axis=1) if len(results) > 1 else results[0]
-    return given["residual"] + attributes["scale"] * y if form.added else y
+    y = given["residual"] + attributes["scale"] * y if form.added else y
+    return (y, total) if form.summed else (y,)
 
 
 def _rows_of(format: str, parts: Mapping[str, jax.Array], rows: Rows) -> jax.Array:

@@ -40,6 +40,7 @@ EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 FUSED = (
     *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1nb", "q8_0_1n", "q8_0_2nb", "q8_0_1br", "q4_0_2gn"),
     *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
+    *("q4_1_3s", "q4_1_2gns", "f16_1nbsf", "q8_0_1ns"),
 )
 FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 

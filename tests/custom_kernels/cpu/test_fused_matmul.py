@@ -62,12 +62,26 @@ def problem(x: np.ndarray, names: tuple[str, ...], rows: tuple[tuple[int, int], 
         p.operands |= {f"bias {i}": rng.standard_normal(n).astype(np.float32) for i, (_, n) in enumerate(rows)}
     if made["added"]:
         p.operands["residual"] = rng.standard_normal((len(x), rows[0][1])).astype(np.float32)
+    if made.get("summed"):
+        p.operands["base"] = np.random.default_rng(1).standard_normal((8, k)).astype(np.float32)[: len(x)]
+        p.operands["sum norm"] = rng.standard_normal(k).astype(np.float32)
+    if made.get("summed") == "scaled":
+        p.operands["factor"] = np.float32([0.75])
     return p
+
+
+def summed(p: Problem) -> np.ndarray:
+    """What the input becomes, in float64: the second result."""
+    a, x = p.attributes, p.operands["x"].astype(np.float64)
+    if not a.get("summed"):
+        return x
+    x = x / np.sqrt((x * x).mean(1, keepdims=True) + a["sum_epsilon"]) * (p.operands["sum norm"] + a["sum_offset"])
+    return (p.operands["base"] + x) * p.operands.get("factor", 1.0)
 
 
 def expected(p: Problem, fast: bool) -> np.ndarray:
     """The op in float64; where a weight takes 8 bits, they are those of the kernels' definition."""
-    a, x = p.attributes, p.operands["x"].astype(np.float64)
+    a, x = p.attributes, summed(p)
     if a["normed"]:
         x = x / np.sqrt((x * x).mean(1, keepdims=True) + a["epsilon"]) * (p.operands["norm"] + a["offset"])
     results = []
@@ -90,6 +104,7 @@ class Fused:
 
     def __init__(self, kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> None:
         self.kernels, self.fenced, self.guarded = kernels, fenced, guarded
+        self.results: dict[str, np.ndarray] = {}  # of the last run
 
     def __call__(self, p: Problem, fast: bool) -> tuple[np.ndarray, tuple[Launch, ...]]:
         k = p.operands["x"].shape[1]
@@ -105,6 +120,7 @@ class Fused:
         run_launches(self.kernels, lowering.launches, buffers)
         for check in checks:
             check()
+        self.results = {name: buffers[name] for name in lowering.results}
         return buffers["y"], lowering.launches
 
 
@@ -156,6 +172,32 @@ def test_what_comes_after(fused: Fused, m: int, fast: bool) -> None:
             form = {"activation": activation, "limit": 1.5, "biased": biased}
             hold(fused, problem(x, ("q4_0", "q8_0"), ((2, 15), (0, 15)), **form), fast, 2e-5)
             hold(fused, problem(x, ("q4_0",), ((2, 15),), **form), fast, 2e-5)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
+def test_a_sum_comes_first(fused: Fused, fast: bool) -> None:
+    for names in (("q4_1", "q4_1"), ("q8_0", "f16"), ("bf16", "f32")):
+        for form in ({}, {"normed": True, "epsilon": 1e-3}, {"normed": True, "activation": "silu"}):
+            for m, scaled in ((1, False), (3, True), (8, False), (9, False)):
+                how = {"summed": "scaled" if scaled else "sum", "sum_epsilon": 1e-4, "sum_offset": 1.0}
+                p = problem(activations(m, 96), names, ((0, 17), (0, 17)), **form, **how)
+                p.operands["base"] = np.resize(p.operands["base"], (m, 96))
+                launches = hold(fused, p, fast, NORMED_8_BIT)
+                assert relative(fused.results["sum"], summed(p)) < 1e-6
+                assert len(launches) == 1 or m > 8
+    names, rows = (
+        ("q4_0", "f32", "q4_0"),
+        ((0, 33), (0, 700), (3, 14)),
+    )  # several workgroups form the sum
+    how = {"summed": "sum", "sum_epsilon": 1e-4, "sum_offset": 0.0, "normed": True}
+    x, base = activations(8, 96), np.random.default_rng(1).standard_normal((8, 96)).astype(np.float32)
+    together = fused(problem(x, names, rows, **how), fast)[0], fused.results["sum"]
+    for i in range(8):
+        p = problem(x[i : i + 1], names, rows, **how)
+        p.operands["base"] = base[i : i + 1]
+        alone = fused(p, fast)[0], fused.results["sum"]
+        for one, all_rows in zip(alone, together, strict=True):
+            assert one.tobytes() == all_rows[i : i + 1].tobytes()
 
 
 @pytest.mark.parametrize("name", ["q4_1", "q6_k", "affine3_g64_bf16", "mxfp8", "bf16"])

@@ -1,0 +1,78 @@
+// What a fused matmul takes in, on its way into local memory: see custom_kernels/ops/fused_matmul.py. Each workgroup does
+// it for itself. With SUM the input is first added to a residual stream, after a norm of its own; the first workgroup
+// stores that sum. Squares are summed on the way in, so that the norm before the matmul is a factor of its results.
+#pragma once
+
+#include "rms_norm.h"
+
+enum InputSum : u32 { NO_SUM, SUM, SCALED_SUM };
+
+// sum = base + RMSNorm(x), with SCALED_SUM times `factor` [1]; all rows are K wide. `to` gets it.
+template <class X>
+struct FusedSum {
+  const GLOBAL X* base;
+  RmsNorm norm;
+  const GLOBAL f32* factor;
+  GLOBAL X* to;
+};
+
+template <u32 M>
+struct SumFactors {
+  LOCAL_ARRAY static inline f32 of_row[M];
+};
+
+// Up to M rows of x [m, k]: `at` gives what is multiplied with the weights, apart from a factor of each row.
+template <u32 M, u32 THREADS, u32 SUM_, bool NORMED, class X>
+struct FusedInput {
+  const GLOBAL X* x;
+  u32 m, k;
+  RmsNorm norm;
+  FusedSum<X> sum;
+  f32 squares[M] = {};
+
+  // Before the first `at`. All threads meet here.
+  __attribute__((always_inline)) void begin() {
+    if constexpr (SUM_ != NO_SUM) {
+      f32 of[M] = {}, factor[M];
+      for (u32 i = thread_id(); i < k / 4; i += THREADS) {
+        UNROLL for (u32 row = 0; row < M; row++) {
+          const f32x4 v = four(x, row, i);
+          UNROLL for (u32 c = 0; c < 4; c++) of[row] = multiply_add(v[c], v[c], of[row]);
+        }
+      }
+      inverse_rms_of<M, THREADS>(of, k, sum.norm.epsilon, factor);
+      if (thread_id() == 0) UNROLL for (u32 row = 0; row < M; row++) SumFactors<M>::of_row[row] = factor[row];
+      barrier();
+    }
+  }
+
+  // The norm's weight for columns 4 i and on, for `at`.
+  __attribute__((always_inline)) f32x4 weight_at(u32 i) const {
+    if constexpr (!NORMED) return f32x4{};
+    return ((const GLOBAL f32x4*)norm.weight)[i] + norm.offset;
+  }
+
+  // Columns 4 i and on of a row, and their squares; stored: the sum has been stored already.
+  __attribute__((always_inline)) f32x4 at(u32 row, u32 i, f32x4 weight, bool stored) {
+    f32x4 v = four(x, row, i);
+    if constexpr (SUM_ != NO_SUM) {
+      v = four(sum.base, row, i) +
+          normalized(v, ((const GLOBAL f32x4*)sum.norm.weight)[i], SumFactors<M>::of_row[row], sum.norm.offset);
+      if constexpr (SUM_ == SCALED_SUM) v *= *sum.factor;
+      if (!stored && workgroup_id() == 0 && row < m) store4(sum.to, (u64)row * (k / 4) + i, v);
+    }
+    if constexpr (NORMED) {
+      UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
+      v *= weight;
+    }
+    return v;
+  }
+
+  // By what the results of each row are multiplied, once all columns have been asked for. All threads meet here.
+  __attribute__((always_inline)) void factors(f32 (&factor)[M]) const { inverse_rms_of<M, THREADS>(squares, k, norm.epsilon, factor); }
+
+ private:
+  __attribute__((always_inline)) f32x4 four(const GLOBAL X* of, u32 row, u32 i) const {
+    return load4(of, (u64)smaller(row, m - 1) * (k / 4) + i);
+  }
+};

@@ -1,0 +1,42 @@
+"""`strixhlo.add_normed`: what a layer with a norm after its attention or MLP adds to the residual stream.
+
+  y[m, k] = (base[m, k] + rms_norm(x)[m, k]) * factor
+
+Operands: base, x float32 [M, K]; weight float32 [K], to which `offset` is added; with `scaled`, factor float32 [1].
+Attributes: epsilon, offset, scaled. Result: float32 [M, K].
+The compiler makes it a part of the `fused_matmul` that takes the result, where there is one (compile/fuse_sums.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .norm import rms_norm
+
+NAME = "strixhlo.add_normed"
+
+
+def reference(base: jax.Array, x: jax.Array, weight: jax.Array, *factor: jax.Array, **attributes: Any) -> jax.Array:
+    """The semantics in plain jnp."""
+    y = base + rms_norm(x, weight + jnp.float32(attributes["offset"]), attributes["epsilon"])
+    return y * factor[0] if attributes["scaled"] else y
+
+
+_composite = jax.lax.composite(reference, name=NAME)
+
+
+def add_normed(
+    base: jax.Array,
+    x: jax.Array,
+    weight: jax.Array,
+    *,
+    epsilon: float,
+    offset: float = 0.0,
+    factor: jax.Array | None = None,
+) -> jax.Array:
+    """base, x float32 [M, K], weight float32 [K], factor float32 [1] -> float32 [M, K]. See the module's text."""
+    further = () if factor is None else (factor,)
+    return _composite(base, x, weight, *further, epsilon=epsilon, offset=offset, scaled=factor is not None)
