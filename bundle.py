@@ -33,6 +33,7 @@ Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
 Bytes = Annotated[int, Field(ge=0, lt=1 << 50)]
 Kind = Literal["prefill", "score", "decode", "embed"]
 DType = Annotated[str, Field(pattern="^(f32|f16|bf16|i8|i32)$")]
+Activations = Literal["f32", "f16", "bf16"]
 KVDType = Annotated[str, Field(pattern="^(fp8|f16|bf16|f32)$")]  # fp8: E4M3, its bits in int8
 
 
@@ -191,6 +192,7 @@ class Manifest(_Record):
     source_files: tuple[SourceFile, ...]
     references: tuple[Reference, ...] = ()
     pooling: Pooling | None = None  # of an embedding model
+    activations: Activations = "f32"  # the type of what goes from layer to layer; sums, norms and logits are float32
     versions: dict[str, str]
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .bench_command import bench
-from .bundle import open_bundle
+from .bundle import Activations, open_bundle
 from .chat_command import chat
 from .command_group import Commands, Output, Progress, say_dim
 from .compare_command import compare
@@ -64,6 +64,13 @@ def main() -> None:
     help="KV cache; fp8 (E4M3) takes half of the memory of f16; bf16 has float32's range.",
 )
 @click.option(
+    "--activations",
+    type=click.Choice(["f32", "f16", "bf16"]),
+    default="f32",
+    show_default=True,
+    help="What goes from layer to layer; every kernel computes in float32. On GPUs 16 bits are faster for prompts.",
+)
+@click.option(
     "--reference",
     is_flag=True,
     help="Leave weights that can be used as they are in the checkpoint's files, which must stay where they are. For"
@@ -77,6 +84,7 @@ def export(
     context: int | None,
     dtype: str,
     kv_dtype: str,
+    activations: Activations,
     reference: bool,
     dry_run: bool,
     as_json: bool,
@@ -104,11 +112,13 @@ def export(
                 kv_dtype=kv_dtype,
                 progress=progress,
                 reference=reference,
+                activations=activations,
             )
     if dry_run:
         from .export_plan import show_plan
 
-        show_plan(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, as_json=as_json)
+        types = {"dtype": dtype, "kv_dtype": kv_dtype, "activations": activations}
+        show_plan(checkpoint, context=context, **types, as_json=as_json)
         return
     if lost:
         say_dim(f"{out}: replaces the bundle that was there, whose programs for {', '.join(lost)} are gone")
@@ -116,7 +126,9 @@ def export(
     if as_json:
         click.echo(json.dumps({"bundle": str(out), "weights_bytes": m.weights_bytes, "context": m.context}))
     else:
-        click.echo(f"{out}: {m.family}, {size(m.weights_bytes)} of weights, context {m.context}")
+        click.echo(
+            f"{out}: {m.family}, {size(m.weights_bytes)} of weights, context {m.context}, {m.activations} activations"
+        )
 
 
 def _name(source: str) -> str:

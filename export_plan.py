@@ -16,10 +16,10 @@ from .runtime.memory import RESERVE, estimated_call_bytes
 from .runtime.sizes import size
 
 
-def plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str) -> dict[str, Any]:
+def plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str, activations: str) -> dict[str, Any]:
     """Sizes in bytes. `referenced`: what --reference would leave in the checkpoint's files. `memory`: of a run by
     target, weights + KV cache + an estimate of temporaries and results + the reserve for the driver."""
-    model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
+    model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, activations=activations)
     groups = {name: w.group(name) for name, w in weights.items()}
     weights_bytes = sum(g.nbytes for g in groups.values())
     formats: dict[str, dict[str, int]] = {}
@@ -40,14 +40,17 @@ def plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: s
         "referenced_bytes": sum(p.nbytes for g in groups.values() for p in g.places.values()),
         "context": kv.blocks * kv.block_size,
         "kv_bytes": kv.bytes,
+        "activations": activations,
         "temporaries_bytes": temporaries + results,
         "memory": {kind: weights_bytes + kv.bytes + temporaries + results + r for kind, r in RESERVE.items()},
     }
 
 
-def show_plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str, as_json: bool) -> None:
+def show_plan(
+    checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str, activations: str, as_json: bool
+) -> None:
     """Print the plan."""
-    record = plan(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
+    record = plan(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, activations=activations)
     if as_json:
         click.echo(json.dumps(record, indent=1))
         return
@@ -61,6 +64,7 @@ def show_plan(checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dty
     left = record["weights_bytes"] - record["referenced_bytes"]
     table.add_row("with --reference", f"{size(left)} of weights, the rest stays in the checkpoint's files")
     table.add_row("KV cache", f"{size(record['kv_bytes'])} for {record['context']} positions")
+    table.add_row("activations", record["activations"])
     table.add_row("temporaries", f"{size(record['temporaries_bytes'])}, estimated")
     for kind, needed in record["memory"].items():
         table.add_row(f"memory, {kind}", size(needed))

@@ -81,6 +81,7 @@ def bundle_table(record: dict[str, Any]) -> Table:
     row("formats", counts(record["weight_formats"]))
     row("context", f"{record['context']} positions")
     row("KV cache", f"{size(kv['bytes'])}: 2 x {kv['layers']} x {kv['rows']} x {kv['width']} {kv['dtype']}")
+    row("activations", record["activations"])
     row("entry points", counts(record["entry_points"]))
     row("custom ops", counts(record["custom_ops"]))
     row("made with", counts(record["versions"]))

@@ -51,7 +51,7 @@ class Reference:
         inputs = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((rows,), (1,), (1,), model.table().shape)]
         pools = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in model.pools]
         weights = {name: stored.traced() for name, stored in model.stored.items()}
-        entry = entry_function("score", rows, model.model, model.kv, set())
+        entry = entry_function("score", rows, model.model, model.kv, set(), activations=model.activations)
         self._closed = jax.make_jaxpr(entry)(weights, *inputs, *pools)
         leaves, _ = jax.tree_util.tree_flatten_with_path(weights)
         places = [(path[0].key, path[-1].key) for path, _ in leaves]

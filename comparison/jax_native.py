@@ -12,13 +12,14 @@ from ..runtime.native.contender import Precision, Timing
 
 
 class JaxNative:
-    """A `Contender` over a `JaxModel`. Custom ops run their references, so it is slow and computes in float32."""
+    """A `Contender` over a `JaxModel`. Custom ops run their references, so it is slow and computes in float32,
+    rounding to the model's type of activations between them."""
 
     name = "jax"
-    precision: Precision = "float32"
 
     def __init__(self, model: JaxModel) -> None:
         self._model = model
+        self.precision: Precision = "float32" if model.activations == "f32" else "reduced"
         self.vocab_size: int | None = model.model.vocab_size
 
     def encode(self, _text: str) -> list[int] | None:

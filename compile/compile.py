@@ -167,7 +167,7 @@ def lower_without_kernels(
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         bind_parameters(module)
-        calls = composites_to_custom_calls(module, rules)
+        calls = composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
         _refuse_experts_without_kernels(module, target)
         free = free_pools(module, kv_dtype)
         if kv_dtype and not free:

@@ -12,6 +12,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from ..custom_kernels.ops.activations import activation_operands, activation_results
 from ..custom_kernels.ops.launch import DYNAMIC, Launch, LoweringRule
 from .numbers import Numbers
 
@@ -40,32 +41,53 @@ def append(module: ir.Module, text: str) -> None:
     module.body.append(holder.body.operations[0])
 
 
-def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
-    """Turn composites that have a kernel into custom calls, then drop the decompositions that nothing uses."""
+def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRule], float32: bool = False) -> int:
+    """Turn composites that have a kernel into custom calls, then drop the decompositions that nothing uses.
+
+    float32: the kernels' activations are of that type alone; others are converted before a call and after it.
+    """
     count = 0
     for composite in operations(module, "stablehlo.composite"):
         name = ir.StringAttr(composite.attributes["name"]).value
-        rule = rules.get(name.removeprefix(PREFIX))
-        attributes = _composite_attributes(composite)
-        if rule is None or rule(_python_values(attributes), _operand_types(composite)) is None:
+        op = name.removeprefix(PREFIX)
+        rule, attributes = rules.get(op), _composite_attributes(composite)
+        values, types = _python_values(attributes), _operand_types(composite)
+        widened = activation_operands(op, values, len(types)) if float32 and rule else ()
+        types = [(shape, "f32" if i in widened else dtype) for i, (shape, dtype) in enumerate(types)]
+        if rule is None or rule(values, types) is None:
             continue
+        results, narrowed = [r.type for r in composite.results], activation_results(op, values) if float32 else ()
         with ir.InsertionPoint(composite):
             call = ir.Operation.create(
                 "stablehlo.custom_call",
-                results=[r.type for r in composite.results],
-                operands=list(composite.operands),
+                results=[_in_float32(t) if i in narrowed else t for i, t in enumerate(results)],
+                operands=[
+                    _converted(v, _in_float32(v.type)) if i in widened else v for i, v in enumerate(composite.operands)
+                ],
                 attributes={
                     "call_target_name": ir.StringAttr.get(name),
                     "backend_config": attributes,
                     "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
                 },
             )
-        for old, new in zip(composite.results, call.results, strict=True):
+            made = [_converted(new, t) for new, t in zip(call.results, results, strict=True)]
+        for old, new in zip(composite.results, made, strict=True):
             old.replace_all_uses_with(new)
         composite.erase()
         count += 1
     drop_unused_functions(module)
     return count
+
+
+def _in_float32(type_: ir.Type) -> ir.Type:
+    return ir.RankedTensorType.get(ir.RankedTensorType(type_).shape, ir.F32Type.get())
+
+
+def _converted(value: ir.Value, type_: ir.Type) -> ir.Value:
+    """The value as that type, rounded to nearest even where it is narrower."""
+    if value.type == type_:
+        return value
+    return ir.Operation.create("stablehlo.convert", results=[type_], operands=[value]).result
 
 
 def drop_unused_functions(module: ir.Module) -> None:

@@ -16,6 +16,7 @@ from ..bundle import (
     PROGRAM,
     SCHEMA_VERSION,
     WEIGHTS,
+    Activations,
     Bundle,
     Kind,
     KVCache,
@@ -33,7 +34,7 @@ from .archive import referred_parameters, write_archive
 from .checkpoint.contents import Checkpoint, Tensor
 from .config_values import count, wrong
 from .layers.layer_groups import layer_groups
-from .models import Model, model_from_config
+from .models import Model, check_activations, model_from_config
 from .stored_weights import StoredWeight, stored_weights
 from .trace import Traced, trace
 
@@ -60,21 +61,23 @@ def export_checkpoint(
     kv_dtype: str,
     progress: Stages,
     reference: bool = False,
+    activations: Activations = "f32",
 ) -> Bundle:
     """Write the bundle of `checkpoint` to `out`.
 
     context: positions that the KV cache holds, None: the model's own, at most 4,096. dtype: see `stored_weights`.
     kv_dtype: f16, bf16, f32, or fp8 (E4M3). reference: weights that the bundle would store byte for byte as the
-    checkpoint has them stay in its files, and the bundle refers to them.
+    checkpoint has them stay in its files, and the bundle refers to them. activations: the type of what goes from layer
+    to layer; kernels compute in float32 whatever it is, and logits are float32.
     """
-    model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype)
+    model, kv, weights = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv_dtype, activations=activations)
     _check_place(checkpoint, out)
     with replaced_directory(out, MANIFEST) as folder:
         progress.stage("tracing", 0)
         shapes = {name: w.traced() for name, w in weights.items()}
-        traced = trace(model, shapes, kv, _entries(checkpoint), checkpoint.pooling)
+        traced = trace(model, shapes, kv, _entries(checkpoint), checkpoint.pooling, activations)
         used = {name: w for name, w in weights.items() if name in traced.used}
-        _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress, reference)
+        _write(folder, out.resolve().name, checkpoint, model, kv, used, traced, progress, reference, activations)
     return open_bundle(out)
 
 
@@ -158,6 +161,7 @@ def _write(
     traced: Traced,
     progress: Stages,
     reference: bool,
+    activations: Activations,
 ) -> None:
     """Fill a new folder; the manifest comes last."""
     program = traced.program.encode()
@@ -195,6 +199,7 @@ def _write(
         source=checkpoint.source,
         source_files=tuple(sources),
         pooling=checkpoint.pooling,
+        activations=activations,
         references=tuple(Reference(path=str(f.resolve()), bytes=s.bytes, sha256=s.sha256) for f, s in references),
         versions={p: version(p) for p in ("strixhlo", "jax")},
     )
@@ -202,11 +207,12 @@ def _write(
 
 
 def planned(
-    checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str
+    checkpoint: Checkpoint, *, context: int | None, dtype: str, kv_dtype: str, activations: str = "f32"
 ) -> tuple[Model, KVCache, dict[str, StoredWeight]]:
     """What an export would write, checked as an export checks it, without tracing and without reading weights."""
     try:
         model = model_from_config(checkpoint.config)
+        check_activations(checkpoint.config, activations)
         kv = _kv_cache(model, _context(checkpoint.config, context), kv_dtype)
     except StrixhloError as error:
         raise StrixhloError(f"{checkpoint.source}: {error}") from None

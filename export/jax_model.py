@@ -26,15 +26,16 @@ from .trace import DTYPES, entry_function
 class JaxModel:
     """One sequence over a checkpoint's model. Weights are read once and held in the types that a bundle stores."""
 
-    def __init__(self, checkpoint: Checkpoint, kv: KVCache, dtype: str = "auto") -> None:
-        """kv: the pools and block tables of one sequence. dtype: of weights, as `export_checkpoint` takes it."""
+    def __init__(self, checkpoint: Checkpoint, kv: KVCache, dtype: str = "auto", activations: str = "f32") -> None:
+        """kv: the pools and block tables of one sequence. dtype: of weights, and activations, as `export_checkpoint`
+        takes them."""
         context = kv.blocks * kv.block_size
         self.model, planned_kv, self.stored = planned(checkpoint, context=context, dtype=dtype, kv_dtype=kv.dtype)
         if (kv.layers, kv.width, kv.windows) != (planned_kv.layers, planned_kv.width, planned_kv.windows):
             raise StrixhloError(
                 f"{checkpoint.source}: has a KV cache of another shape than the bundle; is it the bundle's checkpoint?"
             )
-        self.kv = kv
+        self.kv, self.activations = kv, activations
         self._weights: dict[str, Weight] = {}
         self._functions: dict[tuple[Kind, int], Callable[..., Any]] = {}
         self.pools = self.empty_pools()
@@ -91,7 +92,7 @@ class JaxModel:
 
     def _function(self, kind: Kind, rows: int) -> Callable[..., Any]:
         if (kind, rows) not in self._functions:
-            function = entry_function(kind, rows, self.model, self.kv, set())
+            function = entry_function(kind, rows, self.model, self.kv, set(), activations=self.activations)
             donated = (4, 5) if kind == "decode" else (5, 6)
             self._functions[kind, rows] = jax.jit(function, donate_argnums=donated)
         return self._functions[kind, rows]
@@ -109,7 +110,8 @@ def model_of_bundle(checkpoint: Checkpoint, manifest: Manifest, kv_dtype: str | 
     @cache
     def model(dtype: str) -> JaxModel:
         kv = manifest.kv_cache
-        return JaxModel(checkpoint, kv.model_copy(update={"dtype": kv_dtype or kv.dtype}), dtype)
+        kv = kv.model_copy(update={"dtype": kv_dtype or kv.dtype})
+        return JaxModel(checkpoint, kv, dtype, manifest.activations)
 
     kept = {n.removesuffix(".dense"): p.dtype for n, p in manifest.parameters.items() if n.endswith(".dense")}
     for dtype in ("auto", *DENSE_DTYPES):

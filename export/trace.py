@@ -40,15 +40,16 @@ def trace(
     cache: KVCache,
     entries: Mapping[str, tuple[Kind, int]],
     pooling: Pooling | None = None,
+    activations: str = "f32",
 ) -> Traced:
     """Trace `entries` (name -> kind and rows). `weights` holds shapes (jax.ShapeDtypeStruct) in place of arrays.
-    pooling: of embed entries."""
+    pooling: of embed entries. activations: the type of what goes from layer to layer."""
     used: set[str] = set()
     sizes = cache, model.vocab_size, model.hidden
     points = {name: entry_point(kind, rows, *sizes) for name, (kind, rows) in entries.items()}
     functions, arguments = {}, {}
     for name, (kind, rows) in entries.items():
-        functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used, pooling)))
+        functions[name] = jax.jit(_named(name, entry_function(kind, rows, model, cache, used, pooling, activations)))
         arguments[name] = [jax.ShapeDtypeStruct(i.shape, DTYPES[i.dtype]) for i in points[name].inputs]
 
     def program(weights: Mapping[str, Weight], arguments: Mapping[str, Any]) -> Any:
@@ -70,13 +71,19 @@ def _parameter_name(path: tuple[Any, ...]) -> str:
 
 
 def entry_function(
-    kind: Kind, rows: int, model: Model, kv: KVCache, used: set[str], pooling: Pooling | None = None
+    kind: Kind,
+    rows: int,
+    model: Model,
+    kv: KVCache,
+    used: set[str],
+    pooling: Pooling | None = None,
+    activations: str = "f32",
 ) -> Callable[..., Any]:
     """The function of an entry: (weights, *inputs of its EntryPoint) -> its outputs. `used` gets the weights read."""
     places = layer_groups(model.windows, kv.blocks * kv.block_size).places if len(kv.windows) > 1 else None
 
     def decode(weights: Mapping[str, Weight], tokens: Any, positions: Any, table: Any, k_pool: Any, v_pool: Any) -> Any:
-        w = Weights(weights)
+        w = Weights(weights, activations)
         cache = Cache(k_pool, v_pool, table, positions, kv.block_size, places)
         hidden, cache = model.hidden_states(w, tokens, cache)
         logits = model.logits(w, hidden)
@@ -86,7 +93,7 @@ def entry_function(
     def chunk(
         weights: Mapping[str, Weight], tokens: Any, start: Any, count: Any, table: Any, k_pool: Any, v_pool: Any
     ) -> Any:
-        w = Weights(weights)
+        w = Weights(weights, activations)
         row = jnp.arange(rows, dtype=jnp.int32)
         positions = jnp.where(row < count, start + row, -1)
         cache = Cache(k_pool, v_pool, table, positions, kv.block_size, places)

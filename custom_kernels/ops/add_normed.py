@@ -2,8 +2,9 @@
 
   y[m, k] = (base[m, k] + rms_norm(x)[m, k]) * factor
 
-Operands: base, x float32 [M, K]; weight float32 [K], to which `offset` is added; with `scaled`, factor float32 [1].
-Attributes: epsilon, offset, scaled. Result: float32 [M, K].
+Operands: base, x [M, K] (activations.py); weight float32 [K], to which `offset` is added; with `scaled`, factor
+float32 [1].
+Attributes: epsilon, offset, scaled. Result: [M, K] of the type of x.
 The compiler makes it a part of the `fused_matmul` that takes the result, where there is one (compile/fuse_sums.py).
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .norm import rms_norm
 
 NAME = "strixhlo.add_normed"
@@ -21,8 +23,8 @@ NAME = "strixhlo.add_normed"
 
 def reference(base: jax.Array, x: jax.Array, weight: jax.Array, *factor: jax.Array, **attributes: Any) -> jax.Array:
     """The semantics in plain jnp."""
-    y = base + rms_norm(x, weight + jnp.float32(attributes["offset"]), attributes["epsilon"])
-    return y * factor[0] if attributes["scaled"] else y
+    y = float32(base) + rms_norm(float32(x), weight + jnp.float32(attributes["offset"]), attributes["epsilon"])
+    return (y * factor[0] if attributes["scaled"] else y).astype(x.dtype)
 
 
 _composite = jax.lax.composite(reference, name=NAME)
@@ -37,6 +39,7 @@ def add_normed(
     offset: float = 0.0,
     factor: jax.Array | None = None,
 ) -> jax.Array:
-    """base, x float32 [M, K], weight float32 [K], factor float32 [1] -> float32 [M, K]. See the module's text."""
+    """base, x [M, K], weight float32 [K], factor float32 [1] -> [M, K]. See the module's text."""
+    alike(base, x)
     further = () if factor is None else (factor,)
     return _composite(base, x, weight, *further, epsilon=epsilon, offset=offset, scaled=factor is not None)

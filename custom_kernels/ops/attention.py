@@ -1,15 +1,15 @@
 """`strixhlo.attention`: causal grouped-query attention of new tokens over the paged KV pools of one layer.
 
-Operands: q float32 [T, q_heads, head_dim]; k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16, bfloat16,
-float32, or int8 that holds E4M3: cache_types.py); block_table int32 [S, blocks]; positions int32 [T]. The T rows belong
-to S sequences, T / S to each, in order.
+Operands: q [T, q_heads, head_dim] (activations.py); k_pool, v_pool [layers, pool_rows, kv_heads * head_dim] (float16,
+bfloat16, float32, or int8 that holds E4M3: cache_types.py); block_table int32 [S, blocks]; positions int32 [T]. The T
+rows belong to S sequences, T / S to each, in order.
 Heads may fill a multiple of the pool's width (layers of unequal heads share one pool): the pool is then taken as
 [layers / n, pool_rows, n * width], and `layer` counts in it.
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
 position i sees the positions p <= i, with a window > 0 only those with i - p < window, and with one < 0 only those of
 its chunk of -window positions (Llama 4). A row at position -1 is padding: zeros. A sixth operand, sinks float32
 [q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss).
-Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: float32 like q.
+Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: like q.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .cache_types import pool_values
 
 NAME = "strixhlo.attention"
@@ -52,7 +53,7 @@ def reference(
     visible = (p <= i) & (i - p < window) if window > 0 else p <= i
     if window < 0:
         visible &= p >= i // -window * -window
-    queries = q.reshape(sequences, t // sequences, kv_heads, q_heads // kv_heads, head_dim)
+    queries = float32(q).reshape(sequences, t // sequences, kv_heads, q_heads // kv_heads, head_dim)
     scores = jnp.einsum("srhgd,sphd->shgrp", queries, keys, precision=jax.lax.Precision.HIGHEST) * scale
     if softcap:
         scores = softcap * jnp.tanh(scores / softcap)
@@ -68,7 +69,7 @@ def reference(
     # A pool row that nobody wrote may hold anything, and 0 * NaN is NaN.
     seen = visible.any(axis=1)[:, :, None, None]
     mixed = jnp.einsum("shgrp,sphd->srhgd", weights, jnp.where(seen, values, 0.0), precision=jax.lax.Precision.HIGHEST)
-    return mixed.reshape(t, q_heads, head_dim)
+    return mixed.reshape(t, q_heads, head_dim).astype(q.dtype)
 
 
 _composite = jax.lax.composite(reference, name=NAME)
@@ -89,8 +90,8 @@ def attention(
     scale: float,
     softcap: float = 0.0,
 ) -> jax.Array:
-    """q float32 [T, q_heads, head_dim], sinks float32 [q_heads] -> float32 [T, q_heads, head_dim]; see the module's
-    text."""
+    """q [T, q_heads, head_dim], sinks float32 [q_heads] -> like q; see the module's text."""
+    alike(q)
     operands = (q, k_pool, v_pool, block_table, positions)
     return _composite(
         *operands,

@@ -5,14 +5,15 @@ and of these, with an activation: of two activation(y_0, y_1), of one activation
 residual + scale * y_0; with neither: all y_i side by side, [M, N_0 + N_1 + ...]. With a sum, x is first taken through
 `add_normed`, and what it becomes, x = (base + rms_norm(x)) * factor, is a second result.
 
-Operands, those in brackets where the attributes ask for them: x float32 [M, K]; the parts of each tensor in the order
-of `WeightFormat.parts` (of one that is not quantized its array); [norm float32 [K]]; [bias float32 [N_i] of each
-weight]; [residual float32 [M, N]]; [base float32 [M, K], sum norm float32 [K]]; [factor float32 [1]]. Attributes:
+Operands, those in brackets where the attributes ask for them: x [M, K] (activations.py); the parts of each tensor in
+the order of `WeightFormat.parts` (of one that is not quantized its array); [norm float32 [K]]; [bias float32 [N_i] of
+each weight]; [residual [M, N]]; [base [M, K], sum norm float32 [K]]; [factor float32 [1]]; residual and base of the
+type of x. Attributes:
 formats, of each tensor a key of FORMATS or its dtype ("q4_1,q6_k"); rows, of each weight its tensor, its first row in
 it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed, epsilon, offset (added to the norm's weight);
 biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of "clamped"); added, scale (of the residual); and,
 absent where there is no sum, summed ("sum", or "scaled" with a factor), sum_epsilon, sum_offset (added to its norm).
-Result: float32 [M, N]; with a sum also float32 [M, K].
+Result: [M, N] of the type of x, rounded once, after everything; with a sum also [M, K].
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .add_normed import reference as add_normed
 from .formats import FORMATS
 from .moe_matmul import activate, part_names
@@ -55,7 +57,7 @@ class InputNorm:
 
 @dataclass(frozen=True)
 class Residual:
-    """What `scale` times the result is added to: x float32 [M, N]."""
+    """What `scale` times the result is added to: x [M, N], activations."""
 
     x: jax.Array
     scale: float = 1.0
@@ -115,12 +117,12 @@ def evaluate(
     taken: Callable[[str, jax.Array], jax.Array], x: jax.Array, *operands: jax.Array, **attributes: Any
 ) -> tuple[jax.Array, ...]:
     """The results, where a weight of a format takes `taken(format, h)` for the input h."""
-    form, k = Form.of(attributes), x.shape[1]
+    form, k, dtype, x = Form.of(attributes), x.shape[1], x.dtype, float32(x)
     given = dict(zip(form.operands(k)[1:], operands, strict=True))
     if form.summed:
         how = {"epsilon": attributes["sum_epsilon"], "offset": attributes["sum_offset"]}
         base, *further = (given[name] for name in SUMS[form.summed])
-        x = total = add_normed(base, x, *further, **how, scaled=form.summed == "scaled")
+        x = total = add_normed(float32(base), x, *further, **how, scaled=form.summed == "scaled")
     if form.normed:
         x = rms_norm(x, given["norm"] + attributes["offset"], attributes["epsilon"])
     results = []
@@ -134,8 +136,8 @@ def evaluate(
         gate, up = results if len(results) == 2 else (results[0], jnp.float32(1))
         results = [activate(gate, up, activation, attributes["limit"])]
     y = jnp.concatenate(results, axis=1) if len(results) > 1 else results[0]
-    y = given["residual"] + attributes["scale"] * y if form.added else y
-    return (y, total) if form.summed else (y,)
+    y = (float32(given["residual"]) + attributes["scale"] * y if form.added else y).astype(dtype)
+    return (y, total.astype(dtype)) if form.summed else (y,)
 
 
 def _rows_of(format: str, parts: Mapping[str, jax.Array], rows: Rows) -> jax.Array:
@@ -162,7 +164,8 @@ def fused_matmul(
     limit: float = 0.0,
     residual: Residual | None = None,
 ) -> jax.Array:
-    """x float32 [M, K] times 1 to 3 weights -> float32 [M, N]. biases: none, or float32 [N_i] of each. See above."""
+    """x [M, K] times 1 to 3 weights -> [M, N] of its type. biases: none, or float32 [N_i] of each. See above."""
+    alike(x, *((residual.x,) if residual else ()))
     tensors: list[Matrix] = []
     rows = []
     for weight in weights:

@@ -4,12 +4,13 @@ The weights of all experts are one weight of E * N rows: expert e's row n is row
 stores it for that many rows; nvfp4's global_scale is [E], or [1] for all. A weight that is not quantized has one part,
 and its dtype is the format's name.
 
-moe_gate_up: x float32 [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
-of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h float32 [P, N]: sorted row s is
+Activations (x, h, y) are float32, float16 or bfloat16 (activations.py), of one type.
+moe_gate_up: x [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
+of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h [P, N]: sorted row s is
 activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything. Where `normed` the last
 operand is the weight of an RMSNorm float32 [K], which x gets first.
-moe_down: h float32 [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
-down; where `biased`, its bias float32 [E, N]. Result y float32 [T, N]: the weighted sum over each token's experts.
+moe_down: h [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
+down; where `biased`, its bias float32 [E, N]. Result y [T, N]: the weighted sum over each token's experts.
 
 Attributes: format, k, biased, and of moe_gate_up activation: "silu" (silu(gate) * up), "gelu" (of the tanh kind) or
 "clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) * (u + 1)) with its limit; normed,
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .formats import FORMATS, dequantize
 from .moe_route import Routing
 from .norm import rms_norm
@@ -91,6 +93,7 @@ def reference_gate_up(
     offset: float = 0.0,
 ) -> jax.Array:
     """The semantics in plain jnp."""
+    dtype, x = x.dtype, float32(x)
     if normed:
         x, weights = rms_norm(x, weights[-1] + offset, epsilon), weights[:-1]
     experts = offsets.shape[0] - 1
@@ -102,7 +105,7 @@ def reference_gate_up(
     if biased:
         gate = gate + jnp.take(weights[2 * count], expert, axis=0, mode="clip")
         up = up + jnp.take(weights[2 * count + 1], expert, axis=0, mode="clip")
-    return activate(gate, up, activation, limit)
+    return activate(gate, up, activation, limit).astype(dtype)
 
 
 def reference_down(
@@ -122,12 +125,12 @@ def reference_down(
     experts = offsets.shape[0] - 1
     n = parts[0].shape[0] // experts
     count = len(part_names(format, n, h.shape[1]))
-    down = _rows_of_experts(h, expert, experts, n, parts[:count], format)
+    down = _rows_of_experts(float32(h), expert, experts, n, parts[:count], format)
     if biased:
         down = down + jnp.take(parts[count], expert, axis=0, mode="clip")
     down = jnp.where((expert < experts)[:, None], down, 0.0)  # rows of no expert hold anything, and 0 * NaN is NaN
     of_token = jnp.take(down, places, axis=0, mode="clip")  # [T, k, N]
-    return (of_token * weights[..., None]).sum(axis=1)
+    return (of_token * weights[..., None]).sum(axis=1).astype(h.dtype)
 
 
 _gate_up = jax.lax.composite(reference_gate_up, name=GATE_UP)
@@ -148,10 +151,11 @@ def moe_gate_up(
     epsilon: float = 0.0,
     offset: float = 0.0,
 ) -> jax.Array:
-    """x float32 [T, K], parts of gate and up [E * N, K], biases () or two [E, N] -> h float32 [P, N], sorted.
+    """x [T, K], parts of gate and up [E * N, K], biases () or two float32 [E, N] -> h [P, N], sorted.
 
     norm: the weight float32 [K] of an RMSNorm that x gets first, with its epsilon and the offset of its weight.
     """
+    alike(x)
     names = part_names(format, next(iter(gate.values())).shape[0], x.shape[1])
     return _gate_up(
         x,
@@ -181,7 +185,8 @@ def moe_down(
     *,
     format: str,
 ) -> jax.Array:
-    """h float32 [P, K] of `moe_gate_up`, parts of down [E * N, K], biases () or one [E, N] -> y float32 [T, N]."""
+    """h [P, K] of `moe_gate_up`, parts of down [E * N, K], biases () or one float32 [E, N] -> y [T, N]."""
+    alike(h)
     names = part_names(format, next(iter(down.values())).shape[0], h.shape[1])
     return _down(
         h,

@@ -1,6 +1,7 @@
 """`strixhlo.moe_route`: which experts each token goes to, and the tokens sorted by expert.
 
-Operands: logits float32 [T, E] of the router; positions int32 [T] (-1: a padding row, which goes to no expert); where
+Operands: logits [T, E] of the router (activations.py); positions int32 [T] (-1: a padding row, which goes to no
+expert); where
 `biased`, bias float32 [E], added to the scores for the choice only (DeepSeek-V3's e_score_correction_bias).
 
 Attributes: k; scoring "softmax" (over all experts, then the choice), "selected" (the choice, then softmax over the
@@ -20,6 +21,8 @@ from dataclasses import dataclass, fields
 
 import jax
 import jax.numpy as jnp
+
+from .activations import alike, float32
 
 NAME = "strixhlo.moe_route"
 TILE = 16  # sorted rows of one expert that a matmul takes together
@@ -92,7 +95,7 @@ def reference(
     biased: bool,
 ) -> tuple[jax.Array, ...]:
     """The semantics in plain jnp: ranks by comparing all with all."""
-    experts = logits.shape[1]
+    experts, logits = logits.shape[1], float32(logits)
     if scoring == "sigmoid":
         scores = jax.nn.sigmoid(logits)
     else:
@@ -151,7 +154,8 @@ def moe_route(
     group_k: int = 1,
     group_top: int = 2,
 ) -> Routing:
-    """logits float32 [T, E], positions int32 [T] (-1: padding), bias float32 [E]; see the module's text."""
+    """logits [T, E], positions int32 [T] (-1: padding), bias float32 [E]; see the module's text."""
+    alike(logits)
     operands = (logits, positions) if bias is None else (logits, positions, bias)
     return Routing(
         *_composite(

@@ -1,6 +1,7 @@
 """`strixhlo.quantized_matmul`: y[m, n] = sum over k of x[m, k] * weight[n, k], the weight in a low-bit format.
 
-Operands: x float32 [M, K]; then the parts of the weight in the order of `WeightFormat.parts`. Result: float32 [M, N].
+Operands: x [M, K] (float32, float16 or bfloat16: activations.py); then the parts of the weight in the order of
+`WeightFormat.parts`. Result: [M, N] of the type of x.
 Attribute: `format`, a key of `FORMATS`. Nothing is updated in place.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .formats import FORMATS, dequantize
 
 NAME = "strixhlo.quantized_matmul"
@@ -21,13 +23,14 @@ def reference(x: jax.Array, *parts: jax.Array, format: str) -> jax.Array:
     fmt = FORMATS[format]
     names = fmt.parts(parts[0].shape[0], x.shape[1])
     weight = dequantize(fmt, dict(zip(names, parts, strict=True)))
-    return jnp.einsum("mk,nk->mn", x, weight, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum("mk,nk->mn", float32(x), weight, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
 
 
 _composite = jax.lax.composite(reference, name=NAME)
 
 
 def quantized_matmul(x: jax.Array, parts: Mapping[str, jax.Array], format: str) -> jax.Array:
-    """x float32 [M, K], parts of an [N, K] weight -> float32 [M, N]."""
+    """x [M, K], parts of an [N, K] weight -> [M, N] of the type of x."""
+    alike(x)
     names = FORMATS[format].parts(parts["codes"].shape[0], x.shape[1])  # jax.jit sorts the keys of a dict
     return _composite(x, *(parts[name] for name in names), format=format)

@@ -6,13 +6,14 @@ Operands, those in brackets where the attributes ask for them:
   updated in place. Heads may fill a multiple of the pool's width, as in attention.py;
 - block_table int32 [S, blocks], positions int32 [T]: where the tokens go, as in attention.py. What would lie outside of
   the block table or of the pools is dropped. A row at position -1 is padding: its q is 0;
-- q, k, v float32 [T, heads * head_dim] (k, v: kv_heads), or with `fused` qkv, the three beside each other;
+- q, k, v [T, heads * head_dim] (k, v: kv_heads), activations (activations.py), or with `fused` qkv, the three beside
+  each other;
 - [table]: with `rotated`, see rope.py. Past its end its last row counts;
 - [q_weight, k_weight]: with `norm`, float32 [head_dim] or of each head its own [heads, head_dim]; `offset` is added;
 - [query_scale] float32 [context]: with `query_scaled`, a factor on q by its position; past its end its last counts.
 Attributes: layer, block_size, heads, kv_heads, head_dim, fused, rotated, interleaved (rope.py), norm ("", "rms" or
 "layer": norm.py), epsilon, offset, norm_values (v gets an RMSNorm without a weight), query_scaled.
-Results: q float32 [T, heads * head_dim] and the two pools.
+Results: q [T, heads * head_dim] of the type that it had, and the two pools. All is computed in float32.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from .activations import alike, float32
 from .cache_types import pool_elements
 from .norm import layer_norm, rms_norm
 from .rope import rope
@@ -69,7 +71,8 @@ def reference(k_pool: jax.Array, v_pool: jax.Array, *operands: jax.Array, **attr
     names = operand_names(attributes)[2:]
     given = dict(zip(names, operands, strict=True))
     positions, head_dim, layer = given["positions"], attributes["head_dim"], attributes["layer"]
-    q, k, v = (x.reshape(len(positions), -1, head_dim) for x in _split(given, attributes))
+    projections = _split(given, attributes)
+    q, k, v = (float32(x).reshape(len(positions), -1, head_dim) for x in projections)
     if attributes["norm"]:
         q, k = (_normed(x, given[f"{name}_weight"], attributes) for x, name in ((q, "q"), (k, "k")))
     if attributes["norm_values"]:
@@ -86,7 +89,7 @@ def reference(k_pool: jax.Array, v_pool: jax.Array, *operands: jax.Array, **attr
         wide = pool.reshape(-1, pool.shape[1], new.shape[1])
         return wide.at[layer, rows].set(pool_elements(new, pool.dtype), mode="drop").reshape(pool.shape)
 
-    return q.reshape(len(q), -1), appended(k_pool, k), appended(v_pool, v)
+    return q.reshape(len(q), -1).astype(projections[0].dtype), appended(k_pool, k), appended(v_pool, v)
 
 
 def _split(given: Mapping[str, jax.Array], attributes: Mapping[str, Any]) -> Sequence[jax.Array]:
@@ -121,6 +124,7 @@ def rope_and_append(
     query_scale: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """projections: (q, k, v) or (qkv,); see the module's text. Returns q and the updated pools."""
+    alike(*projections)
     fused = len(projections) == 1
     weights = (norm.q_weight, norm.k_weight) if norm else ()
     further = (*(() if table is None else (table,)), *weights, *(() if query_scale is None else (query_scale,)))

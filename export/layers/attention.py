@@ -77,7 +77,7 @@ class Attention:
     def __call__(
         self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
     ) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one, and the cache with
+        """x [T, hidden] -> [T, hidden] of its type, added to the residual where there is one, and the cache with
         this layer's new keys and values."""
         p = f"{prefix}{self.module}."
         projections, norm = self._qkv(w, p, x), None
@@ -109,7 +109,7 @@ class Attention:
         return projection(mixed, w, p + self.output, self.output_bias, residual), cache
 
     def _qkv(self, w: Weights, p: str, x: Input) -> tuple[jax.Array, ...]:
-        """q, k, v float32 [T, its heads * head_dim], or the three beside each other."""
+        """q, k, v [T, its heads * head_dim], or the three beside each other."""
         if self.fused:
             return (projection(x, w, p + "qkv_proj", self.bias),)
         names = [f"{p}{name}_proj" for name in "qkv"]

@@ -50,8 +50,8 @@ class Cache:
     ) -> tuple[jax.Array, Cache]:
         """Normalize and rotate the projections q, k and v of the new tokens, and write keys and values to a layer.
 
-        projections: q, k, v float32 [T, their heads * head_dim], or those beside each other as one; the rest as the op
-        rope_and_append takes it. Returns q float32 [T, heads, head_dim] and the new cache.
+        projections: q, k, v [T, their heads * head_dim], or those beside each other as one; the rest as the op
+        rope_and_append takes it. Returns q [T, heads, head_dim] and the new cache.
         """
         block_table, index = self.group(layer)
         q, k_pool, v_pool = rope_and_append(
@@ -82,9 +82,9 @@ class Cache:
         window: int = 0,
         softcap: float = 0.0,
     ) -> tuple[jax.Array, Cache]:
-        """Append k, v float32 [T, kv_heads, head_dim] to a layer, then attend with q float32 [T, heads, head_dim].
+        """Append k, v [T, kv_heads, head_dim] to a layer, then attend with q [T, heads, head_dim].
 
-        Returns float32 [T, heads * head_dim] and the new cache.
+        Returns [T, heads * head_dim] and the new cache.
         """
         t, heads, kv_heads = len(q), q.shape[1], k.shape[1]
         rows = [x.reshape(t, -1) for x in (q, k, v)]
@@ -92,8 +92,8 @@ class Cache:
         return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
 
     def attend_keys(self, q: jax.Array, keys: jax.Array, *, layer: int, scale: float) -> tuple[jax.Array, Cache]:
-        """Append keys float32 [T, head_dim] to a layer, then attend with q float32 [T, heads, head_dim] to one key head
-        whose values are its keys. Returns float32 [T, heads, head_dim] and the new cache.
+        """Append keys [T, head_dim] to a layer, then attend with q [T, heads, head_dim] to one key head
+        whose values are its keys. Returns [T, heads, head_dim] and the new cache.
 
         Layers 2 n and 2 n + 1 are the n-th of k_pool and of v_pool. Both pools are written at once: the first of the
         two layers writes its keys to both, the second writes its own beside them.
@@ -126,7 +126,7 @@ class Cache:
         softcap: float = 0.0,
         sinks: jax.Array | None = None,
     ) -> jax.Array:
-        """Attend with q float32 [T, heads, head_dim] to what a layer holds; float32 [T, heads * head_dim]."""
+        """Attend with q [T, heads, head_dim] to what a layer holds; [T, heads * head_dim]."""
         block_table, index = self.group(layer)
         mixed = attention(
             q,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.fused_matmul import Residual
 from .attention import Attention
 from .cache import Cache
@@ -108,14 +109,14 @@ class Decoder:
         return made | {name: scale.values(context) for name, scale in scales.items()}
 
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """tokens int32 [T] -> the last hidden states float32 [T, hidden], before the final norm."""
-        x = probe(embedding(tokens, w["model.embed_tokens.weight"]) * self.embedding_scale, "embedding")
+        """tokens int32 [T] -> the last hidden states [T, hidden], before the final norm."""
+        x = probe(embedding(tokens, w, "model.embed_tokens.weight", self.embedding_scale), "embedding")
         for i in range(self.layers):
             x, cache = self.layer(w, x, cache, i)
         return x, cache
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i, pre-norm: x float32 [T, hidden] -> the same."""
+        """Layer i, pre-norm: x [T, hidden] -> the same."""
         p, (before_attention, before_mlp) = f"model.layers.{i}.", self.norms
         normed = self.norm.before_matmul(x, w, p + before_attention)
         x, cache = self.attention[i](w, p, normed, cache, i, Residual(x, self.residual_scale))
@@ -126,12 +127,12 @@ class Decoder:
 
     def normalized(self, w: Weights, hidden: jax.Array) -> jax.Array:
         """The result of `hidden_states` after the final norm: float32 [T, hidden]."""
-        return self.norm(hidden, w, "model.norm")
+        return self.norm(float32(hidden), w, "model.norm")
 
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:
-        """The result of `hidden_states`, or rows of it, float32 [T, hidden] -> float32 [T, vocabulary]."""
+        """The result of `hidden_states`, or rows of it, [T, hidden] of any type -> float32 [T, vocabulary]."""
         head = w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
-        logits = linear(self.norm.before_matmul(hidden, w, "model.norm"), head)
+        logits = linear(self.norm.before_matmul(float32(hidden), w, "model.norm"), head)
         if self.head_bias:
             logits = logits + w["lm_head.bias"].dense
         if self.logit_scale != 1:

@@ -11,7 +11,7 @@ from .weights import Weight
 
 
 def head_linear(x: jax.Array, weight: Weight) -> jax.Array:
-    """x float32 [T, heads, K] -> float32 [T, heads, N]; weight [heads * N, K]: row n of head h is row h * N + n."""
+    """x [T, heads, K] -> [T, heads, N]; weight [heads * N, K]: row n of head h is row h * N + n."""
     t, heads, k = x.shape
     y = moe_down(x.swapaxes(0, 1).reshape(heads * t, k), all_heads(t, heads), weight.parts, format=weight.format)
     return y.reshape(t, heads, -1)

@@ -58,7 +58,7 @@ class LatentAttention(Attention):
     def __call__(
         self, w: Weights, prefix: str, x: Input, cache: Cache, layer: int, residual: Residual | None = None
     ) -> tuple[jax.Array, Cache]:
-        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one, and the cache with
+        """x [T, hidden] -> [T, hidden], added to the residual where there is one, and the cache with
         this layer's new latents."""
         p = f"{prefix}{self.module}."
         assert self.rope
@@ -78,7 +78,7 @@ class LatentAttention(Attention):
         return projection(values.reshape(len(x), -1), w, p + self.output, self.bias, residual), cache
 
     def _queries(self, w: Weights, p: str, x: Input) -> jax.Array:
-        """float32 [T, heads, plain + rotated]."""
+        """[T, heads, plain + rotated]."""
         if self.q_rank:
             narrow = LATENT_NORM(projection(x, w, p + "q_a_proj", self.bias), w, p + "q_a_layernorm")
             q = projection(narrow, w, p + "q_b_proj")

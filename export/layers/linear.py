@@ -8,6 +8,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.activations import DTYPES
 from ...custom_kernels.ops.dense_matmul import dense_matmul
 from ...custom_kernels.ops.formats import FORMATS, dequantize_rows
 from ...custom_kernels.ops.fused_matmul import Matrix, Residual, fused_matmul
@@ -17,7 +18,7 @@ from .weights import DENSE, Weight, Weights
 
 
 def linear(x: Input, weight: Weight) -> jax.Array:
-    """x float32 [T, in] times the transpose of a weight [out, in] -> float32 [T, out]."""
+    """x [T, in] times the transpose of a weight [out, in] -> [T, out] of its type."""
     if isinstance(x, Normed):
         return fused_matmul(x.x, [Matrix(weight.parts, weight.format)], norm=x.norm)
     if weight.format in FORMATS:
@@ -28,7 +29,7 @@ def linear(x: Input, weight: Weight) -> jax.Array:
 def projection(
     x: Input, w: Weights, name: str, bias: bool = False, residual: Residual | None = None, activation: str = ""
 ) -> jax.Array:
-    """x float32 [T, in] through the linear layer `name`: name.weight [out, in] and, with `bias`, name.bias [out].
+    """x [T, in] through the linear layer `name`: name.weight [out, in] and, with `bias`, name.bias [out].
 
     activation: of the result, one of `moe_matmul.ACTIVATIONS`. residual: what the result is added to.
     """
@@ -39,12 +40,12 @@ def projection(
 
 
 def joined_projections(x: Input, w: Weights, names: Sequence[str], bias: bool = False) -> jax.Array:
-    """Linear layers of one input, their results side by side: float32 [T, out of all]."""
+    """Linear layers of one input, their results side by side: [T, out of all]."""
     return _fused(x, w, [_matrix(w, name) for name in names], names if bias else ())
 
 
 def projections(x: Input, w: Weights, names: Sequence[str], bias: bool = False) -> tuple[jax.Array, ...]:
-    """Linear layers of one input: float32 [T, out] of each."""
+    """Linear layers of one input: [T, out] of each."""
     joined, ends = joined_projections(x, w, names, bias), [0]
     for name in names:
         ends.append(ends[-1] + next(iter(w[f"{name}.weight"].parts.values())).shape[0])
@@ -54,13 +55,13 @@ def projections(x: Input, w: Weights, names: Sequence[str], bias: bool = False) 
 def gated_projection(
     x: Input, w: Weights, gate: str, up: str, activation: str, bias: bool = False, limit: float = 0.0
 ) -> jax.Array:
-    """activation(gate, up) of two linear layers, float32 [T, out]; activation: one of `moe_matmul.ACTIVATIONS`."""
+    """activation(gate, up) of two linear layers, [T, out]; activation: one of `moe_matmul.ACTIVATIONS`."""
     names = (gate, up)
     return _fused(x, w, [_matrix(w, name) for name in names], names if bias else (), activation, limit=limit)
 
 
 def gated_halves(x: Input, w: Weights, name: str, activation: str) -> jax.Array:
-    """activation(gate, up) where both are one linear layer, gate's rows first; float32 [T, out / 2]."""
+    """activation(gate, up) where both are one linear layer, gate's rows first; [T, out / 2]."""
     weight = w[f"{name}.weight"]
     n = next(iter(weight.parts.values())).shape[0] // 2
     return _fused(x, w, [Matrix(weight.parts, weight.format, first, n) for first in (0, n)], (), activation)
@@ -100,8 +101,12 @@ def projection_shapes(name: str, rows: int, columns: int, bias: bool = False) ->
         yield f"{name}.bias", (rows,)
 
 
-def embedding(tokens: jax.Array, weight: Weight) -> jax.Array:
-    """Rows of a weight [vocabulary, hidden]: tokens int32 [T] -> float32 [T, hidden]. Only they are dequantized."""
+def embedding(tokens: jax.Array, w: Weights, name: str, scale: float = 1.0) -> jax.Array:
+    """Rows of the weight `name` [vocabulary, hidden] times `scale`: tokens int32 [T] -> [T, hidden], of the model's
+    type of activations. Only they are dequantized."""
+    weight = w[name]
     if weight.format in FORMATS:
-        return dequantize_rows(FORMATS[weight.format], weight.parts, tokens)
-    return jnp.take(weight.parts[DENSE], tokens, axis=0, mode="clip").astype(jnp.float32)
+        rows = dequantize_rows(FORMATS[weight.format], weight.parts, tokens)
+    else:
+        rows = jnp.take(weight.parts[DENSE], tokens, axis=0, mode="clip").astype(jnp.float32)
+    return (rows * scale).astype(DTYPES[w.activations])

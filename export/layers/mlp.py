@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.fused_matmul import Residual
 from ...errors import StrixhloError
 from ..config_values import shown
@@ -85,25 +86,29 @@ class Mlp:
         positions: jax.Array | None = None,  # noqa: ARG002
         residual: Residual | None = None,
     ) -> jax.Array:
-        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one."""
+        """x [T, hidden] -> [T, hidden], added to the residual where there is one."""
         p = f"{prefix}{self.module}."
         return projection(self._inner(w, p, x), w, p + self.down, self.bias, residual)
 
     def _inner(self, w: Weights, p: str, x: Input) -> jax.Array:
-        """float32 [T, intermediate]."""
-        fused, act = FUSED.get(self.activation, ""), ACTIVATIONS[self.activation]
+        """[T, intermediate], of the type of x."""
+        fused = FUSED.get(self.activation, "")
         if not self.gated:
             up = projection(x, w, p + self.up, self.bias, activation=fused)
-            return up if fused else act(up)
+            return up if fused else self._activated(up)
         if self.fused:
             if fused and not self.bias:
                 return gated_halves(x, w, p + self.up, fused)
             both = projection(x, w, p + self.up, self.bias)
-            return act(both[:, : self.intermediate]) * both[:, self.intermediate :]
+            return self._activated(both[:, : self.intermediate], both[:, self.intermediate :])
         if fused:
             return gated_projection(x, w, p + self.gate, p + self.up, fused, self.bias)
         gate, up = projections(x, w, (p + self.gate, p + self.up), self.bias)
-        return act(gate) * up
+        return self._activated(gate, up)
+
+    def _activated(self, gate: jax.Array, up: jax.Array | None = None) -> jax.Array:
+        y = ACTIVATIONS[self.activation](float32(gate))
+        return (y if up is None else y * float32(up)).astype(gate.dtype)
 
 
 @dataclass(frozen=True)
@@ -130,12 +135,13 @@ class XieluMlp:
         positions: jax.Array | None = None,  # noqa: ARG002
         residual: Residual | None = None,
     ) -> jax.Array:
-        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one."""
-        up = projection(x, w, f"{prefix}mlp.up_proj")
+        """x [T, hidden] -> [T, hidden], added to the residual where there is one."""
+        projected = projection(x, w, f"{prefix}mlp.up_proj")
+        up = float32(projected)
         a = f"{prefix}mlp.act_fn."
         beta, eps = w[a + "beta"].dense, w[a + "eps"].dense
         positive = jax.nn.softplus(w[a + "alpha_p"].dense)
         negative = beta + jax.nn.softplus(w[a + "alpha_n"].dense)
         low = (jnp.expm1(jnp.minimum(up, eps)) - up) * negative + beta * up
         inner = jnp.where(up > 0, positive * up * up + beta * up, low)
-        return projection(inner, w, f"{prefix}mlp.down_proj", residual=residual)
+        return projection(inner.astype(projected.dtype), w, f"{prefix}mlp.down_proj", residual=residual)

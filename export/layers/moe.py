@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
 from ...custom_kernels.ops.moe_route import Routing, moe_route
@@ -79,10 +80,12 @@ class Experts:
         positions: jax.Array | None = None,
         residual: Residual | None = None,
     ) -> jax.Array:
-        """x float32 [T, hidden] -> float32 [T, hidden], added to the residual where there is one; positions int32 [T]:
+        """x [T, hidden] -> [T, hidden], added to the residual where there is one; positions int32 [T]:
         -1 for rows that go to no expert."""
         mixed = self._mixed(w, prefix, x, positions)
-        return residual.x + mixed * residual.scale if residual else mixed
+        if residual is None:
+            return mixed
+        return (float32(residual.x) + float32(mixed) * residual.scale).astype(mixed.dtype)
 
     def _mixed(self, w: Weights, prefix: str, x: Input, positions: jax.Array | None) -> jax.Array:
         assert positions is not None
@@ -90,13 +93,13 @@ class Experts:
         mixed = self.mix(w, p, x, self.route(w, p, x, positions))
         if not self.shared:
             return mixed
-        shared = self.shared(w, prefix, x)
+        shared = float32(self.shared(w, prefix, x))
         if self.shared_gate:
-            shared = jax.nn.sigmoid(linear(x, w[f"{p}{self.shared_gate}.weight"])) * shared
-        return mixed + shared
+            shared = jax.nn.sigmoid(float32(linear(x, w[f"{p}{self.shared_gate}.weight"]))) * shared
+        return (float32(mixed) + shared).astype(mixed.dtype)
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
-        """Which experts x float32 [T, hidden] goes to; p: "model.layers.0.mlp."."""
+        """Which experts x [T, hidden] goes to; p: "model.layers.0.mlp."."""
         return moe_route(
             projection(x, w, p + self.router, self.router_bias),
             positions,
@@ -111,7 +114,7 @@ class Experts:
         )
 
     def mix(self, w: Weights, p: str, x: Input, routing: Routing) -> jax.Array:
-        """x float32 [T, hidden] through its experts, and their weighted sum."""
+        """x [T, hidden] through its experts, and their weighted sum."""
         gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
         if gate.format != up.format:
             raise StrixhloError(f"{p}experts: gate_proj is {gate.format} and up_proj {up.format}; they must be alike")

@@ -8,6 +8,7 @@ from typing import Literal
 
 import jax
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.fused_matmul import InputNorm
 from ...custom_kernels.ops.norm import layer_norm, rms_norm
 from .weights import Weights
@@ -15,14 +16,14 @@ from .weights import Weights
 
 @dataclass(frozen=True)
 class Normed:
-    """x float32 [T, n], and the RMSNorm that it is to get: a matmul does it on its way in (linear.py)."""
+    """x [T, n], and the RMSNorm that it is to get: a matmul does it on its way in (linear.py)."""
 
     x: jax.Array
     norm: InputNorm
 
     @property
     def value(self) -> jax.Array:
-        """x, normalized: float32 [T, n]."""
+        """x, normalized: [T, n] of its type."""
         return rms_norm(self.x, self.norm.weight + self.norm.offset, self.norm.epsilon)
 
     def __len__(self) -> int:
@@ -56,12 +57,12 @@ class Norm:
             yield f"{name}.bias", shape
 
     def __call__(self, x: jax.Array, w: Weights, name: str) -> jax.Array:
-        """x float32 [..., n], normalized over n by the weight `name`.weight, of shape [n] or x's last dimensions."""
+        """x [..., n], normalized in float32 over n by the weight `name`.weight, of shape [n] or x's last dimensions."""
         weight = w[f"{name}.weight"].dense
         if self.offset:
             weight = weight + self.offset
-        y = (rms_norm if self.kind == "rms" else layer_norm)(x, weight, self.epsilon)
-        return y + w[f"{name}.bias"].dense if self.bias else y
+        y = (rms_norm if self.kind == "rms" else layer_norm)(float32(x), weight, self.epsilon)
+        return (y + w[f"{name}.bias"].dense if self.bias else y).astype(x.dtype)
 
     def before_matmul(self, x: jax.Array, w: Weights, name: str) -> Input:
         """The same for what goes into matmuls alone: those can do an RMSNorm themselves."""

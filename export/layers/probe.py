@@ -8,18 +8,20 @@ from contextvars import ContextVar
 
 import jax
 
+from ...custom_kernels.ops.activations import float32
+
 _recorded: ContextVar[list[tuple[str, jax.Array]] | None] = ContextVar("recorded", default=None)
 
 
 def probe(x: jax.Array, name: str) -> jax.Array:
-    """The identity. Inside `recording()`, at trace time, it also notes (name, x).
+    """The identity. Inside `recording()`, at trace time, it also notes (name, x in float32).
 
     Names that every family uses: "embedding", "layers.<i>.attention" and "layers.<i>.mlp" (the residual stream after
-    that part was added to it). x: float32 [T, hidden].
+    that part was added to it). x: [T, hidden].
     """
     states = _recorded.get()
     if states is not None:
-        states.append((name, x))
+        states.append((name, float32(x)))
     return x
 
 

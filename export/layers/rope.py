@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.rope import rope
 from ..config_values import positive
 from .rope_scaling import RopeScaling
@@ -50,8 +51,8 @@ class Rope:
         return rope_table(inverse, context, self.scaling.magnitude_in(context))
 
     def __call__(self, x: jax.Array, w: Weights, positions: jax.Array) -> jax.Array:
-        """x float32 [T, heads, head_dim] rotated to `positions` int32 [T]."""
-        return rope(x, w[self.table].dense, positions, self.interleaved)
+        """x [T, heads, head_dim] rotated in float32 to `positions` int32 [T]."""
+        return rope(float32(x), w[self.table].dense, positions, self.interleaved).astype(x.dtype)
 
 
 def inverse_frequencies(dims: int, base: float, scaling: RopeScaling, context: int = 0) -> np.ndarray:

@@ -30,10 +30,11 @@ class Weight:
 
 
 class Weights(Mapping[str, Weight]):
-    """The model's weights; says which one is missing, and remembers which ones were used."""
+    """The model's weights; says which one is missing, and remembers which ones were used. activations: the dtype of
+    what goes from layer to layer (a key of custom_kernels/ops/activations.py's DTYPES)."""
 
-    def __init__(self, weights: Mapping[str, Weight]) -> None:
-        self._weights = weights
+    def __init__(self, weights: Mapping[str, Weight], activations: str = "f32") -> None:
+        self._weights, self.activations = weights, activations
         self.used: set[str] = set()
 
     def __getitem__(self, name: str) -> Weight:

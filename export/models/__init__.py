@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from ...custom_kernels.ops.activations import DTYPES
 from ...errors import StrixhloError
 from ..config_keys import Config
 from ..config_values import required, shown
@@ -114,6 +115,20 @@ LACKING = {
     name: "its gated delta layers (linear attention) are not implemented"
     for name in ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 }
+
+# Families whose residual stream leaves float16's range (65,504): their makers trained, and run, them in bfloat16.
+TOO_LARGE_FOR_F16 = frozenset({"gemma2", "gemma3_text", "gemma4_text"})
+
+
+def check_activations(config: Mapping[str, Any], activations: str) -> None:
+    """StrixhloError for a type of activations that is not known, or that a family's numbers do not fit."""
+    if activations not in DTYPES:
+        raise StrixhloError(f"activations {activations!r} are not possible; choose one of {', '.join(DTYPES)}")
+    kind = config.get("model_type")
+    if activations == "f16" and kind in TOO_LARGE_FOR_F16:
+        raise StrixhloError(
+            f"model type {shown(kind)} overflows float16: export it with --activations bf16, which has float32's range"
+        )
 
 
 def model_from_config(config: Mapping[str, Any]) -> Model:

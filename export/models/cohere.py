@@ -31,7 +31,7 @@ class Parallel(Decoder):
     """Layers whose attention and MLP take the same normalized input."""
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i: x float32 [T, hidden] -> the same."""
+        """Layer i: x [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         normed = self.norm(x, w, p + self.norms[0])
         x, cache = self.attention[i](w, p, normed, cache, i, Residual(x))

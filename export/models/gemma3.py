@@ -32,7 +32,7 @@ class Sandwich(Decoder):
     """Layers with a norm before and after attention and MLP."""
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i: x float32 [T, hidden] -> the same."""
+        """Layer i: x [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
         mixed, cache = self.attention[i](w, p, self.norm.before_matmul(x, w, before_attention), cache, i)

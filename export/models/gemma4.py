@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from ...custom_kernels.ops.activations import float32
 from ..config_keys import Config
 from ..config_values import count, flag, layer_count, layer_types, optional, positive, refuse
 from ..layers.cache import Cache
@@ -70,18 +71,19 @@ class Gemma4(Decoder):
         return name.startswith(tuple(f"model.layers.{i}.self_attn.{part}" for i in layers for part in ("k_", "v_")))
 
     def hidden_states(self, w: Weights, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """tokens int32 [T] -> the last hidden states float32 [T, hidden], before the final norm."""
-        x = probe(embedding(tokens, w["model.embed_tokens.weight"]) * self.embedding_scale, "embedding")
+        """tokens int32 [T] -> the last hidden states [T, hidden], before the final norm."""
+        x = probe(embedding(tokens, w, "model.embed_tokens.weight", self.embedding_scale), "embedding")
         inputs = self._inputs(w, tokens, x) if self.per_layer else None
         for i in range(self.layers):
             x, cache = self.layer(w, x, cache, i)
             if inputs is not None:
                 x = self._with_input(w, x, inputs[:, i], i)
-            x = probe(x * w[f"model.layers.{i}.layer_scalar"].dense, f"layers.{i}.mlp")
+            factor = w[f"model.layers.{i}.layer_scalar"].dense
+            x = probe((float32(x) * factor).astype(x.dtype), f"layers.{i}.mlp")
         return x, cache
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i without its own embedding and its factor: x float32 [T, hidden] -> the same."""
+        """Layer i without its own embedding and its factor: x [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
         normed = self.norm.before_matmul(x, w, before_attention)
@@ -97,13 +99,13 @@ class Gemma4(Decoder):
         projection_name, table, norm = PER_LAYER
         shape = (len(tokens), self.layers, self.per_layer)
         context = projection(x, w, projection_name).reshape(shape) * self.hidden**-0.5
-        own = embedding(tokens, w[table]).reshape(shape) * math.sqrt(self.per_layer)
+        own = embedding(tokens, w, table, math.sqrt(self.per_layer)).reshape(shape)
         return (self.norm(context, w, norm) + own) * 2**-0.5
 
     def _with_input(self, w: Weights, x: jax.Array, given: jax.Array, i: int) -> jax.Array:
         p = f"model.layers.{i}."
-        gate = ACTIVATIONS[self.activation](projection(x, w, f"{p}per_layer_input_gate"))
-        added = projection(gate * given, w, f"{p}per_layer_projection")
+        gate = ACTIVATIONS[self.activation](float32(projection(x, w, f"{p}per_layer_input_gate")))
+        added = projection((gate * float32(given)).astype(x.dtype), w, f"{p}per_layer_projection")
         return x + self.norm(added, w, f"{p}post_per_layer_input_norm")
 
 

@@ -37,13 +37,13 @@ class Gemma4Experts(Experts):
             yield from self.norm.shapes(prefix + name, self.hidden)
 
     def beside(self, w: Weights, p: str, x: jax.Array, dense: jax.Array, positions: jax.Array) -> jax.Array:
-        """The residual stream x and what the dense MLP gave, both float32 [T, hidden] -> the sum of both parts."""
+        """The residual stream x and what the dense MLP gave, both [T, hidden] -> the sum of both parts."""
         after_dense, after, before = (p + name for name in NORMS)
         mixed = self.mix(w, p, self.norm(x, w, before), self.route(w, p, x, positions))
         return self.norm(dense, w, after_dense) + self.norm(mixed, w, after)
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
-        """Which experts x float32 [T, hidden] goes to."""
+        """Which experts x [T, hidden] goes to."""
         seen = rms_norm(plain(x), w[f"{p}router.scale"].dense * self.hidden**-0.5, self.norm.epsilon)
         logits = linear(seen, w[f"{p}router.proj.weight"])
         routing = moe_route(logits, positions, k=self.k, scoring="softmax", normalize=True)

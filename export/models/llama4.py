@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.rope_and_append import HeadNorm
 from ..config_keys import Config
@@ -63,7 +64,8 @@ class Llama4Experts(Experts):
         p, x = f"{prefix}{self.module}.", plain(x)
         best = linear(x, w[f"{p}{self.router}.weight"]).max(axis=-1, keepdims=True)
         routing = self.route(w, p, x, positions)  # softmax over one: a weight of 1
-        return self.mix(w, p, x * jax.nn.sigmoid(best), routing) + self.shared(w, prefix, x)
+        weighted = (float32(x) * jax.nn.sigmoid(float32(best))).astype(x.dtype)
+        return self.mix(w, p, weighted, routing) + self.shared(w, prefix, x)
 
 
 def model(config: Config) -> Decoder:

@@ -23,7 +23,7 @@ class PostNorm(Decoder):
     """Layers that normalize what attention and MLP give, not what they take."""
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i: x float32 [T, hidden] -> the same."""
+        """Layer i: x [T, hidden] -> the same."""
         p, (after_attention, after_mlp) = f"model.layers.{i}.", self.norms
         mixed, cache = self.attention[i](w, p, x, cache, i)
         x = probe(x + self.norm(mixed, w, p + after_attention), f"layers.{i}.attention")

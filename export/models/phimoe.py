@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
+from ...custom_kernels.ops.activations import float32
 from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ..config_keys import Config
 from ..config_values import count, flag, positive, refuse
@@ -30,8 +31,8 @@ class SparseMixerExperts(Experts):
     jitter: float = 0.01
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
-        """Which experts x float32 [T, hidden] goes to."""
-        logits = linear(x, w[f"{p}{self.router}.weight"])
+        """Which experts x [T, hidden] goes to."""
+        logits = float32(linear(x, w[f"{p}{self.router}.weight"]))
         routing = moe_route(logits, positions, k=self.k, scoring="selected")
         return replace(routing, weights=sparse_mixer(logits, routing.ids, self.jitter))
 

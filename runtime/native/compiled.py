@@ -19,7 +19,9 @@ class CompiledBundle:
     def __init__(self, engine: Engine, tokenizer: BundleTokenizer | None, name: str = "strixhlo") -> None:
         self.engine, self.name, self._tokenizer = engine, name, tokenizer
         self.vocab_size: int | None = engine.vocab_size
-        self.precision: Precision = "float32" if engine.program.build.activations == "f32" else "reduced"
+        program = engine.program
+        exact = program.bundle.manifest.activations == program.build.activations == "f32"
+        self.precision: Precision = "float32" if exact else "reduced"
 
     def encode(self, text: str) -> list[int] | None:
         """See `Contender`."""
