@@ -43,3 +43,9 @@ def host_cpu(flags: frozenset[str] | None = None) -> tuple[str, tuple[str, ...]]
         if have.issuperset(required_flags(name, ())):
             level = name
     return level, tuple(e for e, flag in EXTRAS.items() if flag in have)
+
+
+def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the processors, and how many there are: "AMD Ryzen AI MAX+ 395 x 32"."""
+    found = [line.partition(":")[2].strip() for line in path.read_text().splitlines() if line.startswith("model name")]
+    return f"{found[0] if found else 'CPU'} x {max(len(found), 1)}"

@@ -34,7 +34,7 @@ from .kv_pools import free_pools
 from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
 from .report import entry_report, kernels_report
-from .target_kernels import kernel_executable, kernels_hash, lowering_rules
+from .target_kernels import kernels_hash, lowering_rules, put_kernels_in
 from .targets import Target
 
 ACTIVATIONS = ("int8", "f32")
@@ -179,10 +179,9 @@ def lower_without_kernels(
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())
         kernels, dispatches = None, 0
         if rules:
-            executable = kernel_executable(target)
-            dispatches = custom_calls_to_dispatches(module, rules, executable.export)
-            executable.add_to(module)
-            kernels = executable.kernels
+            kernels, dispatches = put_kernels_in(
+                module, target, lambda export: custom_calls_to_dispatches(module, rules, export)
+            )
         if target.device:
             module.operation.attributes["hal.device.targets"] = ir.Attribute.parse(f"[{target.device}]")
         module.operation.verify()

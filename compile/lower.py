@@ -51,7 +51,7 @@ def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRu
         name = ir.StringAttr(composite.attributes["name"]).value
         op = name.removeprefix(PREFIX)
         rule, attributes = rules.get(op), _composite_attributes(composite)
-        values, types = _python_values(attributes), _operand_types(composite)
+        values, types = _python_values(attributes), operand_types(composite)
         widened = activation_operands(op, values, len(types)) if float32 and rule else ()
         types = [(shape, "f32" if i in widened else dtype) for i, (shape, dtype) in enumerate(types)]
         if rule is None or rule(values, types) is None:
@@ -134,7 +134,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
         if not name.startswith(PREFIX):
             continue
         rule = rules[name.removeprefix(PREFIX)]
-        lowering = rule(_python_values(ir.DictAttr(call.attributes["backend_config"])), _operand_types(call))
+        lowering = rule(_python_values(ir.DictAttr(call.attributes["backend_config"])), operand_types(call))
         if lowering is None:
             raise RuntimeError(f"{name} has no kernel here, but became a custom call")
         values: dict[str, ir.Value] = dict(zip(lowering.operands, call.operands, strict=True))
@@ -198,7 +198,8 @@ def _composite_attributes(composite: ir.Operation) -> ir.DictAttr:
     return ir.DictAttr(found) if found is not None else ir.DictAttr.get({})
 
 
-def _operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:
+def operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:
+    """Shape (DYNAMIC where an axis is) and element type of each operand."""
     types = [ir.RankedTensorType(v.type) for v in op.operands]
     return [
         (tuple(DYNAMIC if t.is_dynamic_dim(i) else n for i, n in enumerate(t.shape)), str(t.element_type))

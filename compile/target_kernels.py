@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from iree.compiler import ir
+
+from ..cpu_features import cpu_model
 from ..custom_kernels.choices import RULES_ONLY, Choices
 from ..custom_kernels.cpu.rules import cpu_rules
 from ..custom_kernels.gpu.kernels import hsaco, ptx_object, sources_hash
 from ..custom_kernels.gpu.launches import GFX1151, H200
 from ..custom_kernels.gpu.rules import gpu_rules
 from ..custom_kernels.ops.launch import LoweringRule
-from ..custom_kernels.toolchain import build_cpu_object, kernel_sources_hash
+from ..custom_kernels.toolchain import KernelObject, build_cpu_object, kernel_sources_hash
 from .cpu_executable import CpuExecutable
 from .gpu_executable import GpuExecutable
 from .iree_compile import executable_target
+from .lower import ExportRule
 from .targets import Target
 
 CHIPS = {"rocm": GFX1151, "cuda": H200}  # launches are shaped for these, and run on others
@@ -38,6 +42,22 @@ def kernel_executable(target: Target) -> CpuExecutable | GpuExecutable:
     if target.kind == "rocm":
         return GpuExecutable(lambda symbols: hsaco(target.chip, symbols), attribute)
     return GpuExecutable(lambda symbols: ptx_object(PTX_CHIP, symbols), attribute)
+
+
+def put_kernels_in(
+    module: ir.Module, target: Target, dispatch: Callable[[ExportRule], int]
+) -> tuple[KernelObject | None, int]:
+    """Turn a module's custom calls into dispatches of the target's kernels by `dispatch`, and add what holds these; the
+    object, yet to be built (None where nothing is launched), and the number of dispatches."""
+    executable = kernel_executable(target)
+    count = dispatch(executable.export)
+    executable.add_to(module)
+    return executable.kernels, count
+
+
+def tuned_chip(target: Target) -> str:
+    """What a table of measurements is of: the GPU that programs are compiled for, or this machine's CPU."""
+    return cpu_model() if target.kind == "cpu" else target.chip
 
 
 def kernels_hash(target: Target) -> str:

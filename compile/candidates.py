@@ -1,0 +1,240 @@
+"""Small programs for `strixhlo tune`: every op of a bundle's program that has a choice, once with each answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+
+from ..bundle import DTYPE_BYTES, SCHEMA_VERSION, Bundle, write_record
+from ..custom_kernels.choices import Asked, Choices, Option, Question
+from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
+from ..tuning_plan import PLAN, Candidate, Operand, Plan, Trial
+from .iree_compile import iree_compile
+from .lower import PREFIX, composite_attributes, custom_calls_to_dispatches, operand_types, operations
+from .random_operands import operand
+from .target_kernels import kernels_hash, lowering_rules, put_kernels_in, tuned_chip
+from .targets import Target
+
+BYTES_OF_A_CALL = 64 << 20  # of weights that one call of a candidate reads, so that its own cost is small beside
+MOST_LAUNCHES = 8  # of a call
+MODULE_LAUNCHES = 400  # of a module: all its kernels are one object, which takes its time to build
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a custom op as the portable program has it."""
+
+    op: str
+    attributes: Mapping[str, Any]
+    types: OperandTypes
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A question, the call that asks it, and the answers: the rule's first."""
+
+    question: Question
+    call: Call
+    answers: tuple[Option, ...]
+    lowering: Lowering
+
+
+def questions(program: str, target: Target, activations: str) -> list[Asking]:
+    """All questions of a program that have more than one answer, each with the call of fewest rows that asks it."""
+    calls: dict[tuple[str, str, str], Call] = {}
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(program)  # must live while its operations are read
+        for composite in operations(module, "stablehlo.composite"):
+            op = ir.StringAttr(composite.attributes["name"]).value.removeprefix(PREFIX)
+            call = Call(op, composite_attributes(composite), operand_types(composite))
+            calls.setdefault((op, repr(sorted(call.attributes.items())), repr(call.types)), call)
+    found: dict[Question, Asking] = {}
+    for call in sorted(calls.values(), key=lambda c: c.types[0][0][0]):
+        asked = Asked()
+        rule = lowering_rules(target, activations, asked).get(call.op)
+        lowering = rule(call.attributes, call.types) if rule else None
+        if lowering is None or any(DYNAMIC in shape for shape, _ in call.types):
+            continue
+        for question, (own, options) in asked.asked.items():
+            answers = [own, *(o for i, o in enumerate(options) if o != own and o not in options[:i])]
+            if question not in found and len(answers) > 1:
+                found[question] = Asking(question, call, tuple(answers), lowering)
+    return list(found.values())
+
+
+def plan_key(bundle: Bundle, target: Target, activations: str, versions: Mapping[str, str]) -> str:
+    """Hash of what the trials depend on."""
+    parts = [bundle.manifest.program_sha256, target.iree_flags, activations, dict(versions), kernels_hash(target)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def write_candidates(
+    bundle: Bundle,
+    target: Target,
+    activations: str,
+    versions: dict[str, str],
+    folder: Path,
+    say: Callable[[str], None],
+) -> Plan:
+    """Compile all candidates into a folder, and then its plan.json. A plan without trials where nothing can be chosen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trials: list[Trial] = []
+    groups = _modules(questions(bundle.program_text(), target, activations))
+    for i, group in enumerate(groups):
+        say(f"compiling candidates, {i + 1} of {len(groups)}")
+        trials += _module(group, f"m{i}.vmfb", target, activations, folder)
+    plan = Plan(
+        schema_version=SCHEMA_VERSION,
+        key=plan_key(bundle, target, activations, versions),
+        target=target.name,
+        chip=tuned_chip(target),
+        activations=activations,
+        kernels=kernels_hash(target),
+        versions=versions,
+        trials=tuple(trials),
+    )
+    write_record(folder / PLAN, plan)
+    return plan
+
+
+def _modules(found: Sequence[Asking]) -> list[list[Asking]]:
+    """So that each has a few hundred launches."""
+    groups: list[list[Asking]] = []
+    launches = MODULE_LAUNCHES
+    for asking in found:
+        own = len(asking.answers) * _repeats(_operands(asking.call, asking.lowering)) * len(asking.lowering.launches)
+        if launches + own > MODULE_LAUNCHES and (not groups or groups[-1]):
+            groups.append([])
+            launches = 0
+        groups[-1].append(asking)
+        launches += own
+    return groups
+
+
+def _operands(call: Call, lowering: Lowering) -> list[Operand]:
+    return [operand(call, name, t) for name, t in zip(lowering.operands, call.types, strict=True)]
+
+
+def _repeats(operands: Sequence[Operand]) -> int:
+    nbytes = sum(_bytes(o) for o in operands if o.rotates)
+    return max(1, min(MOST_LAUNCHES, BYTES_OF_A_CALL // max(nbytes, 1)))
+
+
+def _bytes(operand: Operand) -> int:
+    count = DTYPE_BYTES[operand.dtype]
+    for n in operand.shape:
+        count *= n
+    return count
+
+
+def _module(group: Sequence[Asking], name: str, target: Target, activations: str, folder: Path) -> list[Trial]:
+    """One program with all candidates of some questions."""
+    functions: list[str] = []
+    of_function: list[tuple[Question, Option]] = []
+    trials: list[Trial] = []
+    for asking in group:
+        operands = _operands(asking.call, asking.lowering)
+        repeats, q = _repeats(operands), asking.question
+        outputs = {o.name: (o.shape, o.dtype) for launch in asking.lowering.launches for o in launch.outputs}
+        results = tuple(outputs[r] for r in asking.lowering.results)
+        candidates = []
+        for answer in asking.answers:
+            candidates.append(Candidate(answer=dict(answer), function=f"c{len(functions)}"))
+            functions.append(_function(asking.call, operands, results, repeats, len(functions)))
+            of_function.append((q, answer))
+        trials.append(
+            Trial(
+                choice=q.choice,
+                kernel=q.kernel,
+                rows=q.rows,
+                shape=q.shape,
+                op=asking.call.op,
+                module=name,
+                candidates=tuple(candidates),
+                operands=tuple(operands),
+                results=results,
+                repeats=repeats,
+            )
+        )
+    _compile("\n".join(functions), of_function, target, activations, folder / name)
+    return trials
+
+
+def _compile(
+    text: str, of_function: Sequence[tuple[Question, Option]], target: Target, activations: str, vmfb: Path
+) -> None:
+    """of_function: the question and answer of the calls that are marked with their number."""
+    rules = [lowering_rules(target, activations, Choices({question: answer})) for question, answer in of_function]
+
+    def marked(op: str) -> Callable[[Mapping[str, Any], OperandTypes], Lowering | None]:
+        def rule(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+            own = {name: value for name, value in attributes.items() if name != "candidate"}
+            return rules[attributes["candidate"]][op](own, types)
+
+        return rule
+
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        kernels, _ = put_kernels_in(
+            module, target, lambda export: custom_calls_to_dispatches(module, {op: marked(op) for op in rules[0]}, export)
+        )
+        module.operation.verify()
+        program = module.operation.get_asm(print_generic_op_form=True)
+    if kernels:
+        kernels.build()
+    iree_compile(program, target.iree_flags, vmfb)
+
+
+def _function(
+    call: Call,
+    operands: Sequence[Operand],
+    results: Sequence[tuple[tuple[int, ...], str]],
+    repeats: int,
+    number: int,
+) -> str:
+    """The call `repeats` times, each with its own weights."""
+    arguments: list[str] = []
+    fixed: dict[int, str] = {}
+
+    def argument(type_: str) -> str:
+        arguments.append(f"%a{len(arguments)}: {type_}")
+        return f"%a{len(arguments) - 1}"
+
+    types = [_tensor(o.shape, o.dtype) for o in operands]
+    for i, o in enumerate(operands):
+        if not o.rotates:
+            fixed[i] = argument(types[i])
+    made = ", ".join(_tensor(*r) for r in results)
+    attributes = {**call.attributes, "candidate": number}
+    config = ", ".join(f"{name} = {_attribute(value)}" for name, value in sorted(attributes.items()))
+    body, returned = "", []
+    for n in range(repeats):
+        given = ", ".join(fixed.get(i) or argument(types[i]) for i in range(len(operands)))
+        body += (
+            f'  %r{n}:{len(results)} = "stablehlo.custom_call"({given}) {{call_target_name = "{PREFIX}{call.op}",'
+            f" backend_config = {{{config}}}, api_version = 4 : i32}} : ({', '.join(types)}) -> ({made})\n"
+        )
+        returned += [f"%r{n}#{i}" for i in range(len(results))]
+    all_made = ", ".join([made] * repeats)
+    return (
+        f"func.func public @c{number}({', '.join(arguments)}) -> ({all_made}) {{\n{body}"
+        f"  return {', '.join(returned)} : {all_made}\n}}"
+    )
+
+
+def _tensor(shape: Sequence[int], dtype: str) -> str:
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype}>"
+
+
+def _attribute(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value} : i64"
+    return f"{value:.17e} : f64" if isinstance(value, float) else json.dumps(value)

@@ -1,0 +1,155 @@
+"""`strixhlo tune`: measure what the lowering rules may choose, on the owner's device, for one bundle."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from traceback import clear_frames
+from typing import TYPE_CHECKING
+
+import click
+
+from .bundle import Bundle, open_bundle, read_record
+from .choice_table import FOLDER, ChoiceTable, table_path, write_table
+from .command_group import Progress
+from .errors import StrixhloError
+from .progress import spinner
+from .replacement import atomic_write
+from .tuning_plan import PLAN, Measured, Plan
+
+if TYPE_CHECKING:
+    from .runtime.device import Device
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@click.option("--target", default="cpu", show_default=True, help="As for compile: cpu, rocm, cuda:sm_89, ...")
+@click.option(
+    "--activations",
+    type=click.Choice(["int8", "f32"]),
+    default="int8",
+    show_default=True,
+    help="CPU only, as for compile.",
+)
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
+@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 1000), help="Timed calls of a candidate.")
+@click.option("--prepare", type=click.Path(path_type=Path), help="Only compile the candidates, into this folder.")
+@click.option(
+    "--measure",
+    type=click.Path(path_type=Path),
+    help="Only measure what --prepare wrote to this folder: needs the device, not the compiler, and no BUNDLE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def tune(
+    bundle: Path | None,
+    target: str,
+    activations: str,
+    threads: int | None,
+    rounds: int,
+    prepare: Path | None,
+    measure: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure the kernels' choices for a bundle's matrices on this device: BUNDLE/tuning/<chip>.json.
+
+    `strixhlo compile` then uses that table. Beside it is a report that can be sent: it names no paths and no weights.
+    An interrupted run goes on where it was.
+    """
+    if prepare and measure:
+        raise StrixhloError("--prepare is for the machine with the compiler, --measure for the one with the device")
+    if bundle is None and not measure:
+        raise StrixhloError("tune needs a BUNDLE, or --measure with a folder that --prepare has written")
+    opened = open_bundle(bundle) if bundle else None
+    with spinner(Progress(), "tune") as say:
+        if prepare and opened:
+            plan = _prepared(opened, target, activations, prepare, say)
+            click.echo(f"{prepare}: {_count(plan)}; measure with `strixhlo tune --measure {prepare}`")
+            return
+        table, where = _tuned(opened, target, activations, measure, threads, rounds, say)
+    if as_json:
+        click.echo(table.model_dump_json(indent=1))
+        return
+    better = [e for e in table.entries if e.answer != e.rule]
+    click.echo(f"{where}: {len(table.entries)} choices measured on {table.device}, {len(better)} better than the rules'")
+    if where.parent.name == FOLDER:
+        click.echo(f"compile again to use it; to send it: {where.with_suffix('.md')}")
+
+
+def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: Callable[[str], None]) -> Plan:
+    """The plan in the folder, compiled unless it is there. StrixhloError where the target has nothing to choose."""
+    from .compile.candidates import plan_key, write_candidates
+    from .compile.targets import parse_target
+
+    parsed = parse_target(target)
+    activations = activations if parsed.kind == "cpu" else "f32"
+    versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
+    if (folder / PLAN).is_file():
+        plan = read_record(folder / PLAN, Plan, "plan")
+        if plan.key == plan_key(bundle, parsed, activations, versions):
+            return plan
+    say("looking for choices")
+    plan = write_candidates(bundle, parsed, activations, versions, folder, say)
+    if not plan.trials:
+        raise StrixhloError(f"{target}: nothing to tune, no kernel of this bundle's program has a choice there")
+    return plan
+
+
+def _tuned(
+    bundle: Bundle | None,
+    target: str,
+    activations: str,
+    measure: Path | None,
+    threads: int | None,
+    rounds: int,
+    say: Callable[[str], None],
+) -> tuple[ChoiceTable, Path]:
+    """The table, and where it is."""
+    from .runtime.device import Device
+    from .runtime.tuned import choice_table, report
+    from .runtime.tuning import measure as measure_plan
+
+    plan = read_record(measure / PLAN, Plan, "plan") if measure else None
+    kind = (plan.target if plan else target).partition(":")[0]
+    device = Device(kind, threads)  # before anything is compiled: without one there is no point
+    try:
+        folder = measure
+        if plan is None or folder is None:
+            assert bundle is not None
+            folder = bundle.path / FOLDER / f"work-{target.replace(':', '-')}"
+            plan = _prepared(bundle, target, activations, folder, say)
+        measured: Measured = measure_plan(plan, folder, device, _about(kind, device), rounds, say)
+    except BaseException as error:
+        clear_frames(error.__traceback__)  # what an interrupted call holds must not outlive the device
+        raise
+    finally:
+        device.close()
+    table = choice_table(plan, measured)
+    where = table_path(bundle.path, table.chip) if bundle else table_path(folder, table.chip)
+    write_table(where, table)
+    atomic_write(where.with_suffix(".md"), report(plan, measured).encode())
+    if not measure:
+        shutil.rmtree(folder)
+    return table, where
+
+
+def _count(plan: Plan) -> str:
+    return f"{len(plan.trials)} choices, {sum(len(t.candidates) for t in plan.trials)} candidates for {plan.target}"
+
+
+def _about(kind: str, device: Device) -> tuple[str, str]:
+    """What the device and its driver call themselves."""
+    from .cpu_features import cpu_model
+    from .runtime.nvidia import nvidia_gpus
+
+    if kind == "cpu":
+        return cpu_model(), f"iree-base-runtime {version('iree-base-runtime')}"
+    driver = f"Linux {platform.release()}"
+    if kind == "cuda":
+        text = Path("/proc/driver/nvidia/version")
+        driver = text.read_text().splitlines()[0].partition(":")[2].strip()[:150] if text.is_file() else driver
+        gpus, _ = nvidia_gpus()
+        return (gpus[0].name if gpus else "NVIDIA GPU"), driver
+    return device.name, driver
