@@ -79,12 +79,12 @@ def _measure(
 ) -> tuple[Setting, list[Result]]:
     """The device's copy first, while nothing else is in its memory; then the tests."""
     from .comparison.bench_table import Setting
-    from .runtime.bench import PREDICTED, STRIX_HALO_BANDWIDTH, plan_cache, predict, run_tests
+    from .runtime.bench import PREDICTED, plan_cache, predict, run_tests
     from .runtime.device import Device
     from .runtime.energy import energy_sources
     from .runtime.program import Program, read_build
     from .runtime.selftest import TIMED, copy_bandwidth
-    from .runtime.step_traffic import step_traffic
+    from .step_traffic import STRIX_HALO_BANDWIDTH, step_traffic
 
     build = read_build(bundle, target)
     kind = build.target.partition(":")[0]

@@ -240,7 +240,7 @@ def built_cache(manifest: Manifest, build: Build | None) -> KVCache:
     return manifest.kv_cache.model_copy(update={"dtype": dtype}) if dtype else manifest.kv_cache
 
 
-_R = TypeVar("_R", bound=_Record)
+_R = TypeVar("_R", bound=BaseModel)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ class _Record(BaseModel):
 
 
 class Entry(_Record):
-    """A question (see custom_kernels.choices), its answer, what the rule would have answered, and how long a launch took
-    with each; None in a table that nobody measured."""
+    """A question (see custom_kernels.choices), its answer, what the rule would have answered, and how long a launch
+    took with each; None in a table that nobody measured."""
 
     choice: Text
     kernel: Text
@@ -41,8 +41,8 @@ class Entry(_Record):
 
 
 class ChoiceTable(_Record):
-    """origin: whether a device measured it, or it is reasoned. chip: what compiled programs name (gfx1151, sm_89, or the
-    CPU's model); device, driver: what measured it, as they call themselves. kernels: hash of the kernels' sources."""
+    """origin: whether a device measured it, or it is reasoned. chip: what compiled programs name (gfx1151, sm_89, or
+    the CPU's model); device, driver: what measured it, as they call themselves. kernels: hash of their sources."""
 
     schema_version: int
     origin: Literal["measured", "predicted"]
@@ -76,4 +76,6 @@ def write_table(path: Path, table: ChoiceTable) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(path, table)
     except OSError as error:
-        raise StrixhloError(f"{path}: cannot be written ({error.strerror}); choose a place that you can write to") from None
+        raise StrixhloError(
+            f"{path}: cannot be written ({error.strerror}); choose a place that you can write to"
+        ) from None

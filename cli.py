@@ -24,6 +24,7 @@ from .progress import export_progress, spinner
 from .run_command import run
 from .runtime.sizes import size
 from .serve_command import serve
+from .tune_command import tune
 
 stderr = Progress()
 
@@ -235,6 +236,7 @@ main.add_command(doctor)
 main.add_command(eval_)
 main.add_command(run)
 main.add_command(serve)
+main.add_command(tune)
 
 
 if __name__ == "__main__":

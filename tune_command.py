@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     help="CPU only, as for compile.",
 )
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
-@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 1000), help="Timed calls of a candidate.")
+@click.option(
+    "--rounds", default=7, show_default=True, type=click.IntRange(1, 1000), help="Timed calls of a candidate."
+)
 @click.option("--prepare", type=click.Path(path_type=Path), help="Only compile the candidates, into this folder.")
 @click.option(
     "--measure",
@@ -73,7 +75,9 @@ def tune(
         click.echo(table.model_dump_json(indent=1))
         return
     better = [e for e in table.entries if e.answer != e.rule]
-    click.echo(f"{where}: {len(table.entries)} choices measured on {table.device}, {len(better)} better than the rules'")
+    click.echo(
+        f"{where}: {len(table.entries)} choices measured on {table.device}, {len(better)} better than the rules'"
+    )
     if where.parent.name == FOLDER:
         click.echo(f"compile again to use it; to send it: {where.with_suffix('.md')}")
 

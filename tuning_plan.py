@@ -1,4 +1,4 @@
-"""What `strixhlo tune` measures: programs with the candidates, written where the compiler is, run where the device is."""
+"""What `strixhlo tune` measures: programs of candidates, written where the compiler is, run where the device is."""
 
 from __future__ import annotations
 

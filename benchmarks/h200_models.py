@@ -118,7 +118,7 @@ def _ours(arguments: argparse.Namespace, target: str) -> dict[str, Any]:
     from strixhlo.runtime.device import Device
     from strixhlo.runtime.program import Program, read_build
     from strixhlo.runtime.selftest import TIMED, copy_bandwidth
-    from strixhlo.runtime.step_traffic import step_traffic
+    from strixhlo.step_traffic import step_traffic
 
     folder = arguments.folder / arguments.formats[0]
     write_weights(folder, read_record(folder / MANIFEST, Manifest, "bundle"), arguments.scratch)

@@ -29,7 +29,7 @@ from strixhlo.runtime.native.compiled import CompiledBundle
 from strixhlo.runtime.native.contender import Contender
 from strixhlo.runtime.native.llama_cpp import LlamaCpp
 from strixhlo.runtime.program import Program
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 HIDDEN, INNER, EXPERTS, USED, HEADS, VOCABULARY = 1024, 512, 64, 8, 8, 8192
 PROMPT, SHORT, DECODED = 64, 4, 3  # tokens: of a prefill; before those that are decoded; decoded in one run

@@ -25,7 +25,7 @@ from strixhlo.bundle import VMFB
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.export.export import ENTRIES
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 CONTEXT = 4096
 

@@ -88,7 +88,7 @@ def simulate(bundle: Bundle, target: str, prompt: int, decode: int, say: Any = l
     from ..runtime.bench import Test, check_room
     from ..runtime.engine import Engine
     from ..runtime.program import Program
-    from ..runtime.step_traffic import step_traffic
+    from ..step_traffic import step_traffic
 
     check_room(bundle, [Test("tg", decode, 1, prompt)])
     tokens = np.random.default_rng(0).integers(0, bundle.manifest.vocab_size, prompt + decode).tolist()

@@ -82,7 +82,7 @@ def write_candidates(
     folder: Path,
     say: Callable[[str], None],
 ) -> Plan:
-    """Compile all candidates into a folder, and then its plan.json. A plan without trials where nothing can be chosen."""
+    """Compile all candidates into a folder, and then its plan.json; without trials where nothing can be chosen."""
     folder.mkdir(parents=True, exist_ok=True)
     trials: list[Trial] = []
     groups = _modules(questions(bundle.program_text(), target, activations))
@@ -182,7 +182,9 @@ def _compile(
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         kernels, _ = put_kernels_in(
-            module, target, lambda export: custom_calls_to_dispatches(module, {op: marked(op) for op in rules[0]}, export)
+            module,
+            target,
+            lambda export: custom_calls_to_dispatches(module, {op: marked(op) for op in rules[0]}, export),
         )
         module.operation.verify()
         program = module.operation.get_asm(print_generic_op_form=True)

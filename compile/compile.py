@@ -26,6 +26,7 @@ from ..bundle import (
     write_record,
 )
 from ..cpu_features import required_flags
+from ..custom_kernels.choices import RULES_ONLY, Choices
 from ..custom_kernels.toolchain import KernelObject
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
@@ -33,7 +34,8 @@ from .iree_compile import iree_compile
 from .kv_pools import free_pools
 from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
-from .report import entry_report, kernels_report
+from .report import decode_report, entry_report, kernels_report
+from .table_choices import table_choices
 from .target_kernels import kernels_hash, lowering_rules, put_kernels_in
 from .targets import Target
 
@@ -70,15 +72,17 @@ def compile_bundle(
     text = bundle.program_text()
     versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
     kv_dtype = None if kv_dtype == bundle.manifest.kv_cache.dtype else kv_dtype
-    key = build_key(bundle, target, activations, versions, kv_dtype)
+    choices, chosen = table_choices(bundle, target, activations)
+    key = build_key(bundle, target, activations, versions, kv_dtype, chosen.get("digest", ""))
     if keep_intermediates is None and (build := _current(folder, key)):
         return Result(build, fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
-        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype)
+        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices)
         say("compiling with IREE")
         entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
-        report = lowered.report | {"entries": entries} | kernels_report(temporary / VMFB, lowered.kernels)
+        report = lowered.report | {"choices": chosen, "entries": entries}
+        report |= decode_report(bundle, target, kv_dtype, entries) | kernels_report(temporary / VMFB, lowered.kernels)
         build = Build(
             schema_version=SCHEMA_VERSION,
             target=target.name,
@@ -118,10 +122,14 @@ def _compile_lowered(
         return entries.result()
 
 
-def build_key(bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None) -> str:
-    """Hash of all that a build depends on: program, flags, versions, kernel sources."""
+def build_key(
+    bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None, table: str = ""
+) -> str:
+    """Hash of all that a build depends on: program, flags, versions, kernel sources, table of choices (its hash)."""
     parts = [bundle.manifest.program_sha256, target.iree_flags, target.cpu, target.cpu_features, activations, versions]
-    return hashlib.sha256(json.dumps([*parts, target.device, kernels_hash(target), kv_dtype]).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([*parts, target.device, kernels_hash(target), kv_dtype, table]).encode()
+    ).hexdigest()
 
 
 def _current(folder: Path, key: str) -> Build | None:
@@ -157,11 +165,16 @@ def lower_program(
 
 
 def lower_without_kernels(
-    text: str, target: Target, activations: str, keep: Path | None, kv_dtype: str | None = None
+    text: str,
+    target: Target,
+    activations: str,
+    keep: Path | None,
+    kv_dtype: str | None = None,
+    choices: Choices = RULES_ONLY,
 ) -> Lowered:
-    """Portable StableHLO -> the program for a target. keep: a folder for what lies between.
+    """Portable StableHLO -> the program for a target. keep: a folder for what lies between. choices: of a table.
     kv_dtype: of the KV cache, None: as exported. StrixhloError where the target has no kernels for that."""
-    rules = lowering_rules(target, activations)
+    rules = lowering_rules(target, activations, choices)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     with ir.Context(), ir.Location.unknown():

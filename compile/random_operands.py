@@ -27,8 +27,9 @@ def operand(call: Call, name: str, type_: tuple[tuple[int, ...], str]) -> Operan
             return Operand(shape=shape, dtype=dtype, fill="uniform", low=0.5, high=1.5)
         return Operand(shape=shape, dtype=dtype, fill="normal")
     low, high = _range(format, part, dtype)
-    fill = "normal" if part in ("w", "dense") else "uniform"
-    return Operand(shape=shape, dtype=dtype, fill=fill, low=low, high=high, rotates=True)
+    if part in ("w", "dense"):
+        return Operand(shape=shape, dtype=dtype, fill="normal", rotates=True)
+    return Operand(shape=shape, dtype=dtype, fill="uniform", low=low, high=high, rotates=True)
 
 
 def _format(call: Call, tensor: int) -> str:

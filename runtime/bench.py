@@ -17,13 +17,12 @@ import numpy as np
 
 from ..bundle import Build, Bundle
 from ..errors import StrixhloError
+from ..step_traffic import STRIX_HALO_BANDWIDTH, StepTraffic
 from .batch_engine import BatchEngine, Blocks
 from .energy import Energy, Source, measured_energy
 from .load_plan import LoadPlan, load_plans
 from .program import Program
-from .step_traffic import StepTraffic
 
-STRIX_HALO_BANDWIDTH = 212e9  # bytes a second, what a copy reaches on gfx1151
 PREDICTED = f"predicted from bytes and {STRIX_HALO_BANDWIDTH / 1e9:.0f} GB/s"
 
 

@@ -61,6 +61,7 @@ class Device:
         except (RuntimeError, ValueError) as error:
             reason = one_line(error, 200)
             raise StrixhloError(f"no device for target {kind}: {reason}; it needs {needs}") from None
+        self.name = str(next((d["name"] for d in rt.get_driver(driver).query_available_devices()), kind))
         self._memory = rt.MemoryType.DEVICE_LOCAL
         if self.on_host:
             self._memory |= rt.MemoryType.HOST_VISIBLE

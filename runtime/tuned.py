@@ -1,4 +1,4 @@
-"""The table that timings make, and the report of it that an owner can send: no paths, no weights, no names of theirs."""
+"""The table that timings make, and the report of it that an owner can send: it names no paths and no weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from ..bundle import DTYPE_BYTES, SCHEMA_VERSION
 from ..choice_table import ChoiceTable, Entry
 from ..tuning_plan import Measured, Plan, Timing, Trial
 
-TOLERANCE = {"f32": 1e-5, "f16": 4e-3, "bf16": 2e-2}  # relative L2 between two orders of summation, by the result's type
+TOLERANCE = {
+    "f32": 1e-5,
+    "f16": 4e-3,
+    "bf16": 2e-2,
+}  # relative L2 between two orders of summation, by the result's type
 GAIN = 0.97  # of the rule's time: what is closer may be noise
 
 
@@ -75,7 +79,9 @@ def report(plan: Plan, measured: Measured) -> str:
     wrong = [(t, timing) for i, t in enumerate(plan.trials) for timing in measured.timings[i] if not agrees(t, timing)]
     if wrong:
         lines += ["", "These gave other results than the rule's choice, and were not taken:", ""]
-        lines += [f"- {t.kernel} {_shape(t.shape)} {_answer(timing.answer)}: {timing.difference}" for t, timing in wrong]
+        lines += [
+            f"- {t.kernel} {_shape(t.shape)} {_answer(timing.answer)}: {timing.difference}" for t, timing in wrong
+        ]
     return "\n".join(lines) + "\n"
 
 

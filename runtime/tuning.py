@@ -35,8 +35,8 @@ DTYPES: dict[str, tuple[Any, Any]] = {  # of arrays, and what IREE calls it
 def measure(
     plan: Plan, folder: Path, device: Device, about: tuple[str, str], rounds: int, say: Callable[[str], None]
 ) -> Measured:
-    """Measure what is not in the folder's measured.json yet, and add it there trial by trial. about: names of the device
-    and its driver."""
+    """Measure what is not in the folder's measured.json yet, and add it there trial by trial. about: names of the
+    device and its driver."""
     done = _begun(plan, folder, about)
     for i, trial in enumerate(plan.trials):
         if i in done.timings:

@@ -21,7 +21,7 @@ from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.bench import Test as BenchTest
 from strixhlo.runtime.bench import plan_cache
 from strixhlo.runtime.program import Program
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 
 @pytest.fixture(autouse=True)

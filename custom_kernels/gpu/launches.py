@@ -38,13 +38,14 @@ class Chip:
     gemv_wanted: int  # workgroups of a gemv that keep it busy
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
+    origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
 
 
 GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
-H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30)  # measured: benchmarks/gpu_kernels.py
+H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, origin="measured")  # benchmarks/gpu_kernels.py
 
 
 def run_of(name: str) -> int:

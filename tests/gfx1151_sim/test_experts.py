@@ -28,7 +28,7 @@ from strixhlo.bundle import Bundle, open_bundle
 from strixhlo.export import export
 from strixhlo.export.checkpoint.contents import Checkpoint, Tensor
 from strixhlo.export.models import model_from_config
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 VOCABULARY, STEPS = 320, 4
 TOKENS = np.random.default_rng(3).integers(0, VOCABULARY, 21 + STEPS).tolist()

@@ -16,7 +16,7 @@ from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.progress import Stages
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program, read_build
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 STEPS = 8
 

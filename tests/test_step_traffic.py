@@ -10,7 +10,7 @@ import pytest
 
 from strixhlo.bundle import Bundle, Parameter
 from strixhlo.errors import StrixhloError
-from strixhlo.runtime.step_traffic import step_traffic
+from strixhlo.step_traffic import step_traffic
 
 HEAD = 'func.func public @{}(%0: tensor<1xi8> {{strixhlo.parameter = "{}"}}'
 ATTENTION = (

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..bundle import Build, Bundle, Manifest, Parameter, built_cache
-from ..errors import StrixhloError
+from .bundle import Build, Bundle, Manifest, Parameter, built_cache
+from .errors import StrixhloError
 
+STRIX_HALO_BANDWIDTH = 212e9  # bytes a second, what a copy reaches on gfx1151
 _PARAMETER = re.compile(r'strixhlo\.parameter = "([^"]+)"')
 # the pools of keys and values, kv_heads, window, and the head size, which is the last dimension of the first operand
 _ATTENTION = re.compile(
