@@ -90,12 +90,13 @@ def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: 
     parsed = parse_target(target)
     activations = activations if parsed.kind == "cpu" else "f32"
     versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
+    key = plan_key(bundle, parsed, activations, versions)
     if (folder / PLAN).is_file():
         plan = read_record(folder / PLAN, Plan, "plan")
-        if plan.key == plan_key(bundle, parsed, activations, versions):
+        if plan.key == key:
             return plan
     say("looking for choices")
-    plan = write_candidates(bundle, parsed, activations, versions, folder, say)
+    plan = write_candidates(bundle.program_text(), key, parsed, activations, versions, folder, say)
     if not plan.trials:
         raise StrixhloError(f"{target}: nothing to tune, no kernel of this bundle's program has a choice there")
     return plan

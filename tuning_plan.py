@@ -65,11 +65,12 @@ class Plan(_Record):
 
 
 class Timing(_Record):
-    """Of one candidate: the median of a launch in microseconds, and how far its results are from those of the rule's
-    choice (relative L2; None: not comparable, such as NaN)."""
+    """Of one candidate: the median of a launch in microseconds, the least, and how far its results are from those of
+    the rule's choice (relative L2; None: not comparable, such as NaN)."""
 
     answer: Answer
     microseconds: float
+    least: float
     difference: float | None
 
 

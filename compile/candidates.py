@@ -75,23 +75,25 @@ def plan_key(bundle: Bundle, target: Target, activations: str, versions: Mapping
 
 
 def write_candidates(
-    bundle: Bundle,
+    program: str,
+    key: str,
     target: Target,
     activations: str,
     versions: dict[str, str],
     folder: Path,
     say: Callable[[str], None],
 ) -> Plan:
-    """Compile all candidates into a folder, and then its plan.json; without trials where nothing can be chosen."""
+    """Compile all candidates of a portable program into a folder, and then its plan.json, which has that `plan_key`;
+    without trials where nothing can be chosen."""
     folder.mkdir(parents=True, exist_ok=True)
     trials: list[Trial] = []
-    groups = _modules(questions(bundle.program_text(), target, activations))
+    groups = _modules(questions(program, target, activations))
     for i, group in enumerate(groups):
         say(f"compiling candidates, {i + 1} of {len(groups)}")
         trials += _module(group, f"m{i}.vmfb", target, activations, folder)
     plan = Plan(
         schema_version=SCHEMA_VERSION,
-        key=plan_key(bundle, target, activations, versions),
+        key=key,
         target=target.name,
         chip=tuned_chip(target),
         activations=activations,

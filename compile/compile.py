@@ -75,7 +75,8 @@ def compile_bundle(
     choices, chosen = table_choices(bundle, target, activations)
     key = build_key(bundle, target, activations, versions, kv_dtype, chosen.get("digest", ""))
     if keep_intermediates is None and (build := _current(folder, key)):
-        return Result(build, fresh=False)
+        report = build.report | {"choices": chosen}  # which may say of another table why it is not used
+        return Result(build.model_copy(update={"report": report}), fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
         lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices)

@@ -13,15 +13,18 @@ TOLERANCE = {
     "f16": 4e-3,
     "bf16": 2e-2,
 }  # relative L2 between two orders of summation, by the result's type
-GAIN = 0.97  # of the rule's time: what is closer may be noise
+GAIN = 0.97  # of the rule's time, median and least: what is closer may be noise
 
 
 def best(trial: Trial, timings: tuple[Timing, ...]) -> Timing:
     """The fastest candidate whose results are those of the rule's choice; that one, where nothing is clearly faster."""
     rule = timings[0]
-    right = [t for t in timings if agrees(trial, t)]
-    fastest = min(right, key=lambda t: t.microseconds, default=rule)
-    return fastest if fastest.microseconds < GAIN * rule.microseconds else rule
+    faster = [
+        t
+        for t in timings
+        if agrees(trial, t) and t.microseconds < GAIN * rule.microseconds and t.least < GAIN * rule.least
+    ]
+    return min(faster, key=lambda t: t.microseconds, default=rule)
 
 
 def agrees(trial: Trial, timing: Timing) -> bool:

@@ -86,13 +86,13 @@ class _Trial:
         expected = self._results(self._call(0, 0)[1])
         differences = [_difference(self._results(self._call(c, 0)[1]), expected) for c in range(len(self.functions))]
         times: list[list[float]] = [[] for _ in self.functions]
-        turn = 0
+        turn, each = 0, 1e6 / self.trial.repeats
         for _ in range(rounds):
             for c in range(len(self.functions)):
                 turn += 1
                 times[c].append(self._call(c, turn * self.trial.repeats)[0])
         return tuple(
-            Timing(answer=c.answer, microseconds=median(t) / self.trial.repeats * 1e6, difference=d)
+            Timing(answer=c.answer, microseconds=median(t) * each, least=min(t) * each, difference=d)
             for c, t, d in zip(self.trial.candidates, times, differences, strict=True)
         )
 

@@ -1,0 +1,167 @@
+"""`strixhlo tune` on the CPU: candidates compile, run and agree, the table is written, and compile uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from strixhlo.bundle import BUILD, Bundle, open_bundle, read_record
+from strixhlo.choice_table import ChoiceTable, read_table, table_path, write_table
+from strixhlo.cli import main
+from strixhlo.compile import candidates
+from strixhlo.compile.candidates import questions
+from strixhlo.compile.target_kernels import tuned_chip
+from strixhlo.compile.targets import parse_target
+from strixhlo.custom_kernels.choices import Choices, Question
+from strixhlo.runtime import tuning
+from strixhlo.runtime.engine import Engine
+from strixhlo.runtime.program import Program
+from strixhlo.runtime.tuned import best
+from strixhlo.tuning_plan import MEASURED, PLAN, Candidate, Plan, Timing, Trial
+
+CPU = parse_target("cpu")
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def bundle(tiny: Bundle, tmp_path: Path) -> Bundle:
+    return open_bundle(shutil.copytree(tiny.path, tmp_path / "bundle", copy_function=os.link))
+
+
+@pytest.fixture(scope="module")
+def prepared(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The candidates of `tiny`, of one launch each."""
+    folder = tmp_path_factory.mktemp("tune") / "work"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "MOST_LAUNCHES", 1)
+        run("tune", tiny.path, "--prepare", folder)
+    return folder
+
+
+@pytest.fixture
+def work(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tuning, "ROTATING", 1 << 16)
+    return Path(shutil.copytree(prepared, tmp_path / "work"))
+
+
+def logits(bundle: Bundle) -> np.ndarray:
+    with Program(bundle, "cpu", 1) as program:
+        engine = Engine(program)
+        engine.prefill([1, 2, 3])
+        found = np.array(engine.decode(4))
+        engine.close()
+    return found
+
+
+def test_what_is_measured_is_what_is_compiled(bundle: Bundle, work: Path, tmp_path: Path) -> None:
+    before = logits(bundle)
+    run("tune", bundle.path, "--measure", work, "--rounds", 1, "--threads", 2)
+    plan = read_record(work / PLAN, Plan, "plan")
+    path = table_path(bundle.path, tuned_chip(CPU))
+    table = read_table(path)
+    report = path.with_suffix(".md").read_text()
+    assert str(tmp_path) not in report + path.read_text() and table.device in report
+    # What is fastest here is chance, and so it is planted: the last candidate of each, which is never the rule's.
+    answers = [t.candidates[-1].answer for t in plan.trials]
+    planted = [e.model_copy(update={"answer": a}) for e, a in zip(table.entries, answers, strict=True)]
+    assert all(e.answer != e.rule for e in planted)
+    write_table(path, table.model_copy(update={"entries": tuple(planted)}))
+    assert "choices: tuning/" in run("compile", bundle.path, "--keep-intermediates", tmp_path / "kept")
+    build = json.loads((bundle.path / "cpu" / BUILD).read_text())
+    chosen = build["report"]["choices"]
+    assert (chosen["origin"], chosen["entries"]) == ("measured", len(table.entries))
+    # 128 workgroups are more than a small weight has tiles of 16 rows: one for each of the head's 320.
+    assert any(f"[%c{320 // 16}" in line for line in (tmp_path / "kept" / "lowered.mlir").read_text().splitlines())
+    np.testing.assert_array_equal(logits(bundle), before)  # how the rows are shared out changes no sum
+
+
+def test_an_interrupted_run_goes_on(work: Path) -> None:
+    run("tune", "--measure", work, "--rounds", 1)
+    whole = json.loads((work / MEASURED).read_text())
+    assert len(whole["timings"]) == len(read_record(work / PLAN, Plan, "plan").trials)
+    kept = {"0": whole["timings"]["0"]}
+    (work / MEASURED).write_text(json.dumps(whole | {"timings": kept}))
+    said = run("tune", "--measure", work, "--rounds", 1).splitlines()
+    assert said[0].startswith("2 of ")
+    assert json.loads((work / MEASURED).read_text())["timings"]["0"] == kept["0"]
+
+
+def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:
+    table = ChoiceTable(
+        schema_version=1,
+        origin="measured",
+        chip=tuned_chip(CPU),
+        device="a CPU",
+        driver="",
+        activations="int8",
+        kernels="0" * 64,
+        versions={},
+        entries=(),
+    )
+    path = table_path(bundle.path, table.chip)
+    write_table(path, table)
+    assert "was measured with other kernels than these" in run("compile", bundle.path, "--activations", "int8")
+    path.write_text("{")
+    result = CliRunner().invoke(main, ["compile", str(bundle.path)])
+    assert result.exit_code == 1 and "cannot be read" in result.output and "Traceback" not in result.output
+
+
+def test_nothing_to_tune_is_one_line(bundle: Bundle) -> None:
+    result = CliRunner().invoke(
+        main, ["tune", str(bundle.path), "--target", "vulkan", "--prepare", str(bundle.path / "w")]
+    )
+    assert result.exit_code == 1
+    assert "nothing to tune" in result.output
+
+
+def timing(workgroups: int, microseconds: float, difference: float | None = 0.0) -> Timing:
+    answer = {"workgroups": workgroups}
+    return Timing(answer=answer, microseconds=microseconds, least=microseconds, difference=difference)
+
+
+def test_the_fastest_candidate_that_is_right_wins() -> None:
+    answers = tuple(Candidate(answer={"workgroups": n}, function=f"c{n}") for n in range(5))
+    trial = Trial(
+        choice="workgroups",
+        kernel="q4_0",
+        rows=1,
+        shape=(64, 64),
+        op="quantized_matmul",
+        module="m0.vmfb",
+        candidates=answers,
+        operands=(),
+        results=(((1, 64), "f32"),),
+        repeats=1,
+    )
+    wrong = [timing(1, 1.0, None), timing(2, 2.0, 1e-3)]
+    assert best(trial, (timing(0, 9.0), *wrong, timing(3, 7.0), timing(4, 6.0, 1e-6))).answer == {"workgroups": 4}
+    assert best(trial, (timing(0, 9.0), *wrong, timing(3, 8.9))).answer == {"workgroups": 0}  # within the noise
+
+
+def test_questions_are_those_of_the_program(bundle: Bundle) -> None:
+    found = questions(bundle.program_text(), CPU, "int8")
+    assert {q.question.rows for q in found} >= {1, 2, 4, 8, 16, 128}
+    assert all(len(q.answers) > 1 and q.answers.count(q.answers[0]) == 1 for q in found)
+    rocm = questions(bundle.program_text(), parse_target("rocm"), "f32")
+    few = [q for q in rocm if q.question.choice in ("gemv", "gated_gemv")]
+    # One order of summation for any number of rows: one question, asked with one row.
+    assert few and all(q.question.rows == 0 and q.call.types[0][0][0] == 1 for q in few)
+
+
+def test_an_answer_of_other_kernels_gives_way_to_the_rule() -> None:
+    question = Question("gemv", "q4_0", 0, (64, 64))
+    rule, options = {"lanes": 4}, [{"lanes": 4}, {"lanes": 8}]
+    assert Choices({question: {"lanes": 8}}).pick(question, rule, options) == {"lanes": 8}
+    assert Choices({question: {"lanes": 64}}).pick(question, rule, options) == rule
+    assert Choices().pick(question, rule, options) == rule
