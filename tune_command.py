@@ -96,10 +96,7 @@ def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: 
         if plan.key == key:
             return plan
     say("looking for choices")
-    plan = write_candidates(bundle.program_text(), key, parsed, activations, versions, folder, say)
-    if not plan.trials:
-        raise StrixhloError(f"{target}: nothing to tune, no kernel of this bundle's program has a choice there")
-    return plan
+    return write_candidates(bundle.program_text(), key, parsed, activations, versions, folder, say)
 
 
 def _tuned(

@@ -14,6 +14,7 @@ from iree.compiler import ir
 from ..bundle import DTYPE_BYTES, SCHEMA_VERSION, Bundle, write_record
 from ..custom_kernels.choices import Asked, Choices, Option, Question
 from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
+from ..errors import StrixhloError
 from ..tuning_plan import PLAN, Candidate, Operand, Plan, Trial
 from .iree_compile import iree_compile
 from .lower import PREFIX, composite_attributes, custom_calls_to_dispatches, operand_types, operations
@@ -83,11 +84,14 @@ def write_candidates(
     folder: Path,
     say: Callable[[str], None],
 ) -> Plan:
-    """Compile all candidates of a portable program into a folder, and then its plan.json, which has that `plan_key`;
-    without trials where nothing can be chosen."""
+    """Compile all candidates of a portable program into a folder, and then its plan.json, which has that `plan_key`.
+    StrixhloError where nothing can be chosen."""
+    found = questions(program, target, activations)
+    if not found:
+        raise StrixhloError(f"{target.name}: nothing to tune, no kernel of this bundle's program has a choice there")
     folder.mkdir(parents=True, exist_ok=True)
     trials: list[Trial] = []
-    groups = _modules(questions(program, target, activations))
+    groups = _modules(found)
     for i, group in enumerate(groups):
         say(f"compiling candidates, {i + 1} of {len(groups)}")
         trials += _module(group, f"m{i}.vmfb", target, activations, folder)

@@ -75,7 +75,7 @@ class _Trial:
             self.fixed = [self._upload(_random(o, generator)) for o in trial.operands if not o.rotates]
             weights = [_random(o, generator) for o in trial.operands if o.rotates]
             nbytes = sum(array.nbytes for array, _ in weights)
-            copies = min(-(-ROTATING // max(nbytes, 1)), MOST_COPIES)
+            copies = max(min(-(-ROTATING // max(nbytes, 1)), MOST_COPIES), 1)
             copies = -(-copies // trial.repeats) * trial.repeats
             self.copies = [[self._upload(w) for w in weights] for _ in range(copies)]
         except (OSError, RuntimeError, ValueError, LookupError, MemoryError) as error:

@@ -19,6 +19,7 @@ from strixhlo.compile.candidates import questions
 from strixhlo.compile.target_kernels import tuned_chip
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.choices import Choices, Question
+from strixhlo.custom_kernels.cpu import launches
 from strixhlo.runtime import tuning
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program
@@ -41,10 +42,11 @@ def bundle(tiny: Bundle, tmp_path: Path) -> Bundle:
 
 @pytest.fixture(scope="module")
 def prepared(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The candidates of `tiny`, of one launch each."""
+    """The candidates of `tiny`, few and of one launch each."""
     folder = tmp_path_factory.mktemp("tune") / "work"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "MOST_LAUNCHES", 1)
+        patch.setattr(launches, "SHARES", (2, 128))
         run("tune", tiny.path, "--prepare", folder)
     return folder
 
@@ -114,14 +116,14 @@ def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:
     assert "was measured with other kernels than these" in run("compile", bundle.path, "--activations", "int8")
     path.write_text("{")
     result = CliRunner().invoke(main, ["compile", str(bundle.path)])
-    assert result.exit_code == 1 and "cannot be read" in result.output and "Traceback" not in result.output
+    assert result.exit_code == 2 and "cannot be read" in result.output and "Traceback" not in result.output
 
 
 def test_nothing_to_tune_is_one_line(bundle: Bundle) -> None:
     result = CliRunner().invoke(
         main, ["tune", str(bundle.path), "--target", "vulkan", "--prepare", str(bundle.path / "w")]
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "nothing to tune" in result.output
 
 

@@ -1,4 +1,4 @@
-"""What `strixhlo tune` compiles for gfx1151 runs, and every candidate gives the same results; times mean nothing here."""
+"""What `strixhlo tune` compiles for gfx1151 runs, and all candidates give the same results; times mean nothing here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from strixhlo.tuning_plan import Plan
 # One weight [96, 1024] in q4_0, for one row and for 20; the decompositions are not used.
 PROGRAM = "".join(
     f"""
-func.func public @rows_{m}(%x: tensor<{m}x1024xf32>, %c: tensor<96x512xi8>, %s: tensor<96x32xf16>) -> tensor<{m}x96xf32> {{
+func.func public @rows_{m}(%x: tensor<{m}x1024xf32>, %c: tensor<96x512xi8>, %s: tensor<96x32xf16>)
+    -> tensor<{m}x96xf32> {{
   %y = stablehlo.composite "strixhlo.quantized_matmul" %x, %c, %s
       {{composite_attributes = {{format = "q4_0"}}, decomposition = @reference_{m}}}
       : (tensor<{m}x1024xf32>, tensor<96x512xi8>, tensor<96x32xf16>) -> tensor<{m}x96xf32>
