@@ -17,7 +17,14 @@ from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
 from ..errors import StrixhloError
 from ..tuning_plan import PLAN, Candidate, Operand, Plan, Trial
 from .iree_compile import iree_compile
-from .lower import PREFIX, composite_attributes, custom_calls_to_dispatches, operand_types, operations
+from .lower import (
+    PREFIX,
+    call_attributes,
+    composites_to_custom_calls,
+    custom_calls_to_dispatches,
+    operand_types,
+    operations,
+)
 from .random_operands import operand
 from .target_kernels import kernels_hash, lowering_rules, put_kernels_in, tuned_chip
 from .targets import Target
@@ -29,7 +36,7 @@ MODULE_LAUNCHES = 400  # of a module: all its kernels are one object, which take
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a custom op as the portable program has it."""
+    """A call of a custom op that has kernels on the target."""
 
     op: str
     attributes: Mapping[str, Any]
@@ -51,9 +58,10 @@ def questions(program: str, target: Target, activations: str) -> list[Asking]:
     calls: dict[tuple[str, str, str], Call] = {}
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(program)  # must live while its operations are read
-        for composite in operations(module, "stablehlo.composite"):
-            op = ir.StringAttr(composite.attributes["name"]).value.removeprefix(PREFIX)
-            call = Call(op, composite_attributes(composite), operand_types(composite))
+        composites_to_custom_calls(module, lowering_rules(target, activations), float32=target.kind == "cpu")
+        for custom in operations(module, "stablehlo.custom_call"):
+            op = ir.StringAttr(custom.attributes["call_target_name"]).value.removeprefix(PREFIX)
+            call = Call(op, call_attributes(custom), operand_types(custom))
             calls.setdefault((op, repr(sorted(call.attributes.items())), repr(call.types)), call)
     found: dict[Question, Asking] = {}
     for call in sorted(calls.values(), key=lambda c: c.types[0][0][0]):

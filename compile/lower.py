@@ -134,7 +134,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
         if not name.startswith(PREFIX):
             continue
         rule = rules[name.removeprefix(PREFIX)]
-        lowering = rule(_python_values(ir.DictAttr(call.attributes["backend_config"])), operand_types(call))
+        lowering = rule(call_attributes(call), operand_types(call))
         if lowering is None:
             raise RuntimeError(f"{name} has no kernel here, but became a custom call")
         values: dict[str, ir.Value] = dict(zip(lowering.operands, call.operands, strict=True))
@@ -186,6 +186,11 @@ def _dispatch(
         if output.updates:
             numbers.same_shape(result, values[output.updates])
     return list(dispatch.results)
+
+
+def call_attributes(call: ir.Operation) -> dict[str, Any]:
+    """The attributes of the op that became a custom call."""
+    return _python_values(ir.DictAttr(call.attributes["backend_config"]))
 
 
 def composite_attributes(composite: ir.Operation) -> dict[str, Any]:
