@@ -1,4 +1,4 @@
-"""The kernels of `fused_matmul` for few rows: symbols, and the lines of kernels.h's FUSED_GEMV that make them."""
+"""The kernels of `fused_matmul`: symbols, and the lines of kernels.h's FUSED_GEMV and FUSED_GEMM that make them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..ops.fused_matmul import SUMS
 from .elements import OF
+from .gemm_tiles import Tile, tile_of
 from .moe_kernels import MEMBERS, member_of, weight_type
 
 MOST_BINDINGS = 16  # of a dispatch in IREE's HIP driver
@@ -17,7 +18,8 @@ MOST_WEIGHTS = 3
 @dataclass(frozen=True)
 class FusedKernel:
     """A kernel by what it takes. name: of the weights' format in symbols; format: a key of FORMATS, or a dtype; dtypes:
-    of an affine format's scale and bias; parts: of one weight, in operand order; count: of weights."""
+    of an affine format's scale and bias; parts: of one weight, in operand order; count: of weights; rows: of x at most,
+    or the tile of a kernel for any number of them."""
 
     name: str
     format: str
@@ -28,7 +30,7 @@ class FusedKernel:
     normed: bool
     biased: bool
     added: bool
-    rows: int
+    rows: int | Tile
     summed: str = ""  # as in ops/fused_matmul.py
 
     @property
@@ -36,7 +38,10 @@ class FusedKernel:
         """ "strixhlo_fused_q4_1_3n_m1": 3 weights, a norm, one row."""
         of_sum = (bool(self.summed), self.summed == "scaled")
         flags = zip("gnbrsf", (self.gated, self.normed, self.biased, self.added, *of_sum), strict=True)
-        return f"strixhlo_fused_{self.name}_{self.count}{''.join(c for c, there in flags if there)}_m{self.rows}"
+        form = f"{self.name}_{self.count}{''.join(c for c, there in flags if there)}"
+        if isinstance(self.rows, Tile):
+            return f"strixhlo_fused_gemm_{form}_m{self.rows.name}"
+        return f"strixhlo_fused_{form}_m{self.rows}"
 
     @property
     def bindings(self) -> int:
@@ -63,12 +68,16 @@ class FusedKernel:
         form = ", ".join(map(str, (self.count, *map(int, flags), list(SUMS).index(self.summed))))
         kind, norm = weight_type(self.format, self.dtypes), "norm" if self.normed else "nullptr"
         given = f"({kind}), ({form}), ({', '.join(operands)}), ({tensors}), ({rows}), {norm}"
+        given += f", {'residual' if self.added else 'nullptr'}"
+        if isinstance(self.rows, Tile):
+            tile = f"({self.rows.rows}, {self.rows.waves_n}, {self.rows.waves_k})"
+            return f"FUSED_GEMM({OF}, {self.rows.threads}, {tile}, {given})"
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])
-        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {'residual' if self.added else 'nullptr'}, {sums})"
+        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {sums})"
 
 
-_SYMBOL = re.compile(r"strixhlo_fused_(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d)(_more)?")
+_SYMBOL = re.compile(r"strixhlo_fused_(?:gemm_)?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d)(_more)?")
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
 
 
@@ -82,6 +91,7 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
     format, dtypes = (affine[1], (affine[2], affine[3])) if affine else (name, ())
     gated, normed, biased, added, summed, scaled = map(bool, flags)
     parts = tuple(parts_of[format])
-    form = (gated, normed, biased, added, int(rows), "scaled" if scaled else "sum" if summed else "")
+    size = tile_of(rows) if "x" in rows else int(rows)
+    form = (gated, normed, biased, added, size, "scaled" if scaled else "sum" if summed else "")
     kernel = FusedKernel(name, format, dtypes, parts, int(count), *form)
     return kernel.line(bool(more))

@@ -1,4 +1,8 @@
-"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: for few rows one for each format of weights."""
+"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: one for each format of weights.
+
+Before those of many rows there is one for the norm. On AMD's GPUs many rows take one for each tensor, and for what
+follows one for each weight.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
+from .gemm_tiles import choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
 from .launches import (
     WAVE,
@@ -62,7 +67,8 @@ class _Call:
 
     def kernel(self, tensor: int, count: int = 1, gated: bool = False, bare: bool = False) -> FusedKernel:
         """The kernel for weights of that tensor's format; bare: without bias and residual."""
-        f, format, rows = self.form, self.form.formats[tensor], next(r for r in GEMV_ROWS if self.m <= r)
+        f, format = self.form, self.form.formats[tensor]
+        rows = next((r for r in GEMV_ROWS if self.m <= r), GEMV_ROWS[-1])  # of many rows: `_launch` chooses a tile
         dtypes = self.dtypes[tensor][1:]
         name = weight_name(FORMATS[format], dtypes) if format in FORMATS else format
         of_affine = dtypes if name != format else ()
@@ -90,7 +96,8 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
         first.append(add_normed_launch(form.summed == "scaled", m, k, call.x, *numbers))
         call = replace(call, source="sum", form=replace(form, summed=""))
     if m > GEMV_ROWS[-1]:
-        launches = _many_rows(call, chip)
+        in_tiles = chip.tiles and all(tiled(format, call.x) for format in form.formats)
+        launches = _in_tiles(call, chip) if in_tiles else _many_rows(call, chip)
     elif not call.gated:
         launches = _few_rows(call, chip, form.rows)
     else:
@@ -116,20 +123,29 @@ def _launch(
     inputs += SUMS[kernel.summed]
     results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
     columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
-    lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
     of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
-    of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)
-    numbers = (activation, *call.bits("limit", "scale", "epsilon", "offset"), *of_sum)
     outputs = [Output(result, (call.m, columns[0]), call.x, updates=result if more else "")]
     outputs += [Output("sum", (call.m, call.k), call.x)] * bool(kernel.summed)
+    numbers: tuple[int, ...]
+    if call.m > GEMV_ROWS[-1]:
+        tile = choose_tile(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
+        kernel = replace(kernel, rows=tile)
+        workgroups, threads = tile.workgroups(call.m, columns_of, kernel.gated), tile.threads
+        numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))
+    else:
+        lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
+        threads = chip.gemv_waves * WAVE
+        of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)
+        of_norm = (*call.bits("limit", "scale", "epsilon", "offset"), *of_sum)
+        numbers = (call.m, call.k, lanes, workgroups, *columns, activation, *of_norm)
     return Launch(
         with_elements(kernel.symbol + ("_more" if more else ""), call.x),
         ((result, *inputs) if more else tuple(inputs)),
         tuple(outputs),
-        (call.m, call.k, lanes, workgroups, *columns, *numbers, *of_weights),
+        (*numbers, *of_weights),
         workgroups,
-        chip.gemv_waves * WAVE,
+        threads,
     )
 
 
@@ -169,15 +185,28 @@ def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
     return [*launches, _finish(call, 0, (0, rows[0].count), width, (rows[0].count, 0), False)]
 
 
+def _norm(call: _Call) -> list[Launch]:
+    """The norm of x, in `h`."""
+    h, scalars = (Output("h", (call.m, call.k), call.x),), (call.k, *call.bits("epsilon", "offset"))
+    symbol = with_elements("strixhlo_norm_rows", call.x)
+    return [Launch(symbol, (call.source, "norm"), h, scalars, call.m, NORM_THREADS)]
+
+
+def _in_tiles(call: _Call, chip: Chip) -> list[Launch]:
+    """The norm, then what few rows take."""
+    launches = list[Launch]()
+    if call.form.normed:
+        launches = _norm(call)
+        call = replace(call, form=replace(call.form, normed=False), source="h")
+    if not call.gated:
+        return [*launches, *_few_rows(call, chip, call.form.rows)]
+    return [*launches, *(_gated(call, chip) or _gated_apart(call, chip))]
+
+
 def _many_rows(call: _Call, chip: Chip) -> list[Launch]:
     """The norm, each tensor's matmul into a buffer of its own, then what follows, side by side."""
-    launches, x, form = list[Launch](), call.source, call.form
-    if form.normed:
-        h = (Output("h", (call.m, call.k), call.x),)
-        scalars = (call.k, *call.bits("epsilon", "offset"))
-        symbol = with_elements("strixhlo_norm_rows", call.x)
-        launches.append(Launch(symbol, (x, "norm"), h, scalars, call.m, NORM_THREADS))
-        x = "h"
+    form = call.form
+    launches, x = (_norm(call), "h") if form.normed else ([], call.source)
     for t, names in enumerate(form.parts(call.k)):
         shape, format = (call.m, call.widths[t], call.k), form.formats[t]
         if format in FORMATS:

@@ -5,6 +5,7 @@
 #include "argmax.h"
 #include "attention.h"
 #include "finish.h"
+#include "fused_gemm.h"
 #include "fused_gemv.h"
 #include "gemm.h"
 #include "gemv.h"
@@ -147,6 +148,20 @@
                                 {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
                                  BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL,      \
                                  {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
+  }
+
+// The same of many rows, without the norm: tiles of TILE, see fragment_gemm.h.
+#define FUSED_GEMM(symbol, X, threads, TILE, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)               \
+  KERNEL(threads)                                                                                                \
+  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 stride, u32 column, u32 activation, u32 limit_bits,             \
+              u32 scale_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2) {                      \
+    using Tensor = INSIDE TYPE;                                                                                  \
+    using Form = FusedForm<INSIDE FORM>;                                                                         \
+    Tensor tensors[] = {INSIDE TENSORS};                                                                         \
+    const FusedRows rows[] = {INSIDE ROWS};                                                                      \
+    (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
+    fused_gemm<FragmentTile<INSIDE TILE>, Tensor, Form>(                                                         \
+        x, tensors, rows, y, {m, k, stride, column, activation, BITS(limit_bits), BITS(scale_bits), RESIDUAL});  \
   }
 
 #define ROPE_AND_APPEND(symbol, X, type)                                                                              \

@@ -19,6 +19,7 @@ from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import KernelObject, cache_directory, find_clang, linker, run_tool
 from .elements import ELEMENTS, OF, elements_of
 from .fused_kernels import fused_line
+from .gemm_tiles import tile_of
 from .moe_kernels import expert_kernels, routing_kernels
 
 SOURCES = Path(__file__).parent
@@ -29,7 +30,6 @@ DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
 POOLS = ("fp8", "f16", "f32")
 HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
-LANES_OF_SM = 2048  # of an NVIDIA multiprocessor: half of them leave 64 registers each
 PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
 
 FLAGS = (
@@ -52,6 +52,8 @@ def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
 
 def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
+    if tile := re.search(r"_m(\d+x\dx\d)", symbol):
+        return tile_of(tile[1]).threads
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
 
@@ -156,10 +158,9 @@ def _bounded(ptx: str) -> str:
     """PTX that says how many threads a workgroup of each kernel has, so that the driver gives them enough registers."""
 
     def bound(entry: re.Match[str]) -> str:
-        at_once = "" if "_gemm_" in entry[2] else f".minnctapersm {LANES_OF_SM // 2 // threads(entry[2])}\n"
-        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
+        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{{"
 
-    return re.sub(r"(\.entry (\w+)\([^)]*\)\s*)\{", bound, ptx)
+    return re.sub(r"(\.entry (\w+)\([^)]*\)\s*(?://[^\n]*\s*)?)\{", bound, ptx)
 
 
 def build_host(symbols: Iterable[str], march: str = "x86-64-v3") -> Path:

@@ -13,7 +13,9 @@ from ..choices import RULES_ONLY, Choices, Option, Question
 from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
 from ..ops.launch import Dimension, Launch, Output
+from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
+from .gemm_tiles import choose_tile, tiled
 from .kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
 
 WAVE = 32
@@ -37,6 +39,7 @@ class Chip:
     gemv_waves: int  # of a workgroup: GEMV_WAVES of gemv.h
     gemv_wanted: int  # workgroups of a gemv that keep it busy
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
+    tiles: bool = False  # whether fragment_gemm.h is for it: NVIDIA's GPUs
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
@@ -45,7 +48,7 @@ class Chip:
 GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
-H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, origin="measured")  # benchmarks/gpu_kernels.py
+H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, origin="measured")  # benchmarks/gpu_kernels.py
 
 
 def run_of(name: str) -> int:
@@ -89,6 +92,11 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Ch
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)
         symbol = with_elements(f"strixhlo_gemv_{name}_m{rows}", x)
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
+    if chip.tiles and tiled(name, x):
+        tile = choose_tile(name, x, m, (n,), k, chip.choices)
+        symbol = with_elements(f"strixhlo_fused_gemm_{name}_1_m{tile.name}", x)
+        scalars = (m, k, n, 0, len(ACTIVATIONS), 0, 0, 0, n, 0, 0, 0, 0)
+        return (Launch(symbol, inputs, outputs, scalars, tile.workgroups(m, (n,)), tile.threads),)
     rows = _tile_rows(name, m, n, k, chip)
     symbol = with_elements(f"strixhlo_gemm_{name}_m{rows}", x)
     workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
+from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
 from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
 from strixhlo.custom_kernels.ops.launch import Launch
 
@@ -42,6 +43,28 @@ FUSED = (
     *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
     *("q4_1_3s", "q4_1_2gns", "f16_1nbsf", "q8_0_1ns"),
 )
+# The same of many rows on NVIDIA's GPUs, by tile (gemm_tiles.py); of the first each format is tested without more.
+TILED = {
+    "16x2x4": (
+        "q4_1_3",
+        "q4_1_2g",
+        "bf16_3b",
+        "q8_0_1b",
+        "q8_0_2b",
+        "q8_0_1br",
+        "q4_0_2g",
+        "f32_2g",
+        "f32_2gb",
+        "f16_1b",
+        "f16_1",
+    ),
+    "32x2x4": ("q4_0_1", "bf16_1"),
+    "32x2x2": ("q4_0_1", "bf16_1"),
+    "64x2x2": ("q4_0_1",),
+    "64x4x2": ("affine4_g64_bf16_bf16_1",),
+    "64x4x1": ("q4_0_1", "bf16_1", "q4_0_2g"),
+}
+TILED_MORE = ("f16_1", "q4_0_1b")
 FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 
 
@@ -53,7 +76,9 @@ def relatives(symbol: str) -> str:
 
 def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "fused" of the fused
-    ones, "" for all other kernels."""
+    ones, "tiles of" one where they are of many rows on NVIDIA's GPUs, "" for all other kernels."""
+    if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
+        return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
     if found := re.fullmatch(
@@ -78,16 +103,26 @@ def kernels_of(name: str) -> list[str]:
     name, _, dtype = name.partition(" x ")
     return [
         with_elements(symbol, dtype or "f32")
-        for symbol in _kernels_of(name)
+        for symbol in _kernels_of(name, dtype or "f32")
         if not dtype or symbol != "strixhlo_argmax"
     ]
 
 
-def _kernels_of(name: str) -> list[str]:
+def _kernels_of(name: str, dtype: str) -> list[str]:
     if name == "fused":
         into_y = [f"strixhlo_fused_{kernel}_m{m}_more" for kernel in FUSED_MORE for m in GEMV_ROWS]
         return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y
+    if name.startswith("tiles of "):
+        return [symbol for symbol in _tiled_kernels(dtype) if _family(symbol) == name]
     return [symbol for symbol in KERNELS if relatives(symbol) == name]
+
+
+def _tiled_kernels(dtype: str) -> list[str]:
+    formats = sorted({_family(symbol) for symbol in TESTED if "_gemm_" in symbol and "_moe_" not in symbol})
+    tiles = {tile.name for tile in TILES[dtype]}
+    made = [f"strixhlo_fused_gemm_{name}_1_m16x2x4" for name in formats]
+    made += [f"strixhlo_fused_gemm_{form}_m{t}" for t, forms in TILED.items() if t in tiles for form in forms]
+    return list(dict.fromkeys([*made, *(f"strixhlo_fused_gemm_{form}_m16x2x4_more" for form in TILED_MORE)]))
 
 
 def all_code_objects() -> list[Path]:

@@ -25,7 +25,7 @@ MACHINES = [
     *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else []),
 ]
 GUARD = 256  # bytes after each buffer that must not change
-ITEM = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
+ITEM = {"f32": np.float32, "f16": np.float16, "bf16": np.int16, "i8": np.int8, "i32": np.int32}
 
 
 def _host() -> Machine:

@@ -1,0 +1,55 @@
+// One to three matmuls of many rows of x with what stands after them: see custom_kernels/ops/fused_matmul.py. The operands are
+// fused_gemv.h's; x is normalized already.
+#pragma once
+
+#include "fragment_gemm.h"
+#include "fused_gemv.h"
+
+// y [m, stride], from column `column` on.
+template <class X>
+struct FusedGemmShape {
+  u32 m, k, stride, column, activation;
+  f32 limit, scale;
+  const GLOBAL X* residual;
+};
+
+template <class TILE, class W, class FORM, class X>
+DEVICE void fused_gemm(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
+                       const FusedGemmShape<X> s) {
+  using Gemm = FragmentGemm<TILE, W, X, FORM::GATED>;
+  const u32 tiles_m = ceil_div(s.m, TILE::M), first_m = workgroup_id() % tiles_m * TILE::M;
+  u32 block = workgroup_id() / tiles_m, column = s.column, before = s.column;
+  W tensor = tensors[0];
+  FusedRows rows = of[0];
+  if constexpr (!FORM::GATED && FORM::COUNT > 1) {
+    u32 left = block;
+    bool found = false;
+    UNROLL for (u32 i = 0; i < FORM::COUNT; i++) {
+      const u32 own = ceil_div(of[i].n, Gemm::COLUMNS);
+      if (!found && left < own) {
+        tensor = tensors[i];
+        rows = of[i];
+        block = left;
+        column = before;
+        found = true;
+      }
+      left -= found ? 0 : own;
+      before += of[i].n;
+    }
+  }
+  const W& other = tensors[FORM::GATED];
+  const FusedRows rows_of_other = of[FORM::GATED];
+  const auto source = [&](u32 row) __attribute__((always_inline)) { return smaller(first_m + row, s.m - 1); };
+  const auto finish = [&](u32 row, u32 at, f32 value, f32 up) __attribute__((always_inline)) {
+    if (first_m + row >= s.m || at >= rows.n) return;
+    if constexpr (FORM::BIASED) {
+      value += rows.bias[at];
+      if constexpr (FORM::GATED) up += rows_of_other.bias[at];
+    }
+    if (s.activation != NO_ACTIVATION) value = activated(value, FORM::GATED ? up : 1.0f, s.activation, s.limit);
+    const u64 place = (u64)(first_m + row) * s.stride + column + at;
+    if constexpr (FORM::ADDED) value = widen(s.residual[place]) + value * s.scale;
+    store(y, place, value);
+  };
+  Gemm().run(x, tensor, other, rows.first, rows_of_other.first, rows.n, s.k, block * Gemm::COLUMNS, source, finish);
+}
