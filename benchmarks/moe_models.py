@@ -43,8 +43,7 @@ def row(name: str, shape: MoeShape, folder: Path, arguments: argparse.Namespace)
     built = compile_bundle(bundle, target, activations="f32", keep_intermediates=None, say=lambda _text: None).build
     wall, processor = time.monotonic() - began, processor_seconds() - before
     entry = built.report["entries"]["decode_1"]
-    traffic = step_traffic(bundle)
-    step = traffic.step_bytes(1, arguments.position, 1)
+    step = step_traffic(bundle).step_bytes(1, arguments.position, 1)
     size = (bundle.target_dir(target.name) / VMFB).stat().st_size
     cells = [name, shape.format, f"{bundle.manifest.weights_bytes / 1e9:.2f}", f"{step / 1e9:.3f}", entry["dispatches"]]
     cells += [f"{(entry['dispatches'] / shape.layers):.1f}", f"{arguments.bandwidth * 1e9 / step:.0f}"]
