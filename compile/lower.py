@@ -7,7 +7,7 @@ inlined by IREE from its decomposition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from iree.compiler import ir
@@ -205,7 +205,12 @@ def _composite_attributes(composite: ir.Operation) -> ir.DictAttr:
 
 def operand_types(op: ir.Operation) -> list[tuple[tuple[int, ...], str]]:
     """Shape (DYNAMIC where an axis is) and element type of each operand."""
-    types = [ir.RankedTensorType(v.type) for v in op.operands]
+    return types_of(op.operands)
+
+
+def types_of(values: Iterable[ir.Value]) -> list[tuple[tuple[int, ...], str]]:
+    """The same of any values."""
+    types = [ir.RankedTensorType(v.type) for v in values]
     return [
         (tuple(DYNAMIC if t.is_dynamic_dim(i) else n for i, n in enumerate(t.shape)), str(t.element_type))
         for t in types

@@ -54,6 +54,9 @@ CASES = {
     "layer norm of each head": Case(
         (tuple(range(20)),), norm="layer", per_head=True, interleaved=True, heads=4, kv_heads=2, head_dim=12, dims=12
     ),
+    "norm of all heads": Case(
+        ((6, 7, 8), (15, 16, -1)), norm="whole", offset=1.0, fused=True, heads=4, kv_heads=2, head_dim=20, dims=20
+    ),
     "no positions, scaled queries": Case(((5, 30),), dims=0, query_scaled=True, head_dim=10),
     "odd sizes, past every table": Case(
         ((0, 39), (40, 46), (60, 2**31 - 1)), head_dim=15, dims=6, query_scaled=True, norm="rms", fused=True
@@ -96,7 +99,7 @@ class Call:
             operands["table"] = rope_table(inverse_frequencies(case.dims, 100.0, RopeScaling()), CONTEXT, 1.25)
         if case.norm:
             for name, n in zip("qk", self.counts, strict=False):
-                size = (n, case.head_dim) if case.per_head else (case.head_dim,)
+                size = (n, case.head_dim) if case.per_head else (case.head_dim * (n if case.norm == "whole" else 1),)
                 operands[f"{name}_weight"] = rng.standard_normal(size).astype(np.float32)
         if case.query_scaled:
             operands["query_scale"] = rng.uniform(1, 2, CONTEXT).astype(np.float32)

@@ -4,7 +4,7 @@
 #include "half.h"
 
 constexpr int64_t MOST_HEAD_DIM = 1024;
-enum Norm : int64_t { NO_NORM, RMS_NORM, LAYER_NORM };
+enum Norm : int64_t { NO_NORM, RMS_NORM, LAYER_NORM, WHOLE_NORM };
 
 struct AppendShape {
   int64_t layer, pool_rows, tokens, sequences, blocks, block_size, heads, kv_heads, head_dim, fused;
@@ -55,11 +55,16 @@ INLINE float sum_of_squares(const float* x, int64_t n, float mean) {
   return sum(total);
 }
 
-// A head x [n] -> y, normalized; weight: nullptr for none.
-INLINE void normalize(const AppendShape& s, int64_t norm, const float* x, const float* weight, float* y) {
+// One over the root mean square of n values.
+INLINE float inverse_rms(const AppendShape& s, const float* x, int64_t n, float mean = 0.0f) {
+  return 1.0f / __builtin_sqrtf(sum_of_squares(x, n, mean) / float(n) + s.epsilon);
+}
+
+// A head x [n] -> y, normalized; weight: nullptr for none; whole: the scale of a norm of all heads together.
+INLINE void normalize(const AppendShape& s, int64_t norm, const float* x, const float* weight, float whole, float* y) {
   const int64_t n = s.head_dim;
   const float mean = norm == LAYER_NORM ? sum_of(x, n) / float(n) : 0.0f;
-  const float scale = 1.0f / __builtin_sqrtf(sum_of_squares(x, n, mean) / float(n) + s.epsilon);
+  const float scale = norm == WHOLE_NORM ? whole : inverse_rms(s, x, n, mean);
   int64_t i = 0;
   for (; i + W <= n; i += W) {
     const F v = (load<F>(x + i) - mean) * scale;
@@ -92,9 +97,10 @@ INLINE void rotate(const AppendShape& s, float* __restrict y, const float* __res
   }
 }
 
-INLINE void prepare(const AppendShape& s, const float* x, const float* weight, const float* angles, float* y) {
+INLINE void prepare(const AppendShape& s, const float* x, const float* weight, float whole, const float* angles,
+                    float* y) {
   if (s.norm != NO_NORM)
-    normalize(s, s.norm, x, weight, y);
+    normalize(s, s.norm, x, weight, whole, y);
   else
     write(y, x, s.head_dim);
   if (s.half) rotate(s, y, angles);
@@ -128,8 +134,9 @@ INLINE void rope_and_append(const AppendShape& s, T* k_pool, T* v_pool, const in
       continue;
     }
     const float* angles = s.half ? table + min(position, s.context - 1) * 4 * s.half : nullptr;
+    const float whole_q = s.norm == WHOLE_NORM ? inverse_rms(s, q + t * q_stride, q_width) : 0.0f;
     for (int64_t h = 0; h < s.heads; h++)
-      prepare(s, q + t * q_stride + h * d, q_weight + h * s.weight_stride, angles, out + h * d);
+      prepare(s, q + t * q_stride + h * d, q_weight + h * s.weight_stride, whole_q, angles, out + h * d);
     if (s.scale_context) {
       const float factor = query_scale[min(position, s.scale_context - 1)];
       for (int64_t i = 0; i < q_width; i++) out[i] *= factor;
@@ -137,8 +144,9 @@ INLINE void rope_and_append(const AppendShape& s, T* k_pool, T* v_pool, const in
     const int64_t row = row_of_token(s, block_table, t, position);
     if (row < 0) continue;
     const int64_t at = (s.layer * s.pool_rows + row) * width;
+    const float whole_k = s.norm == WHOLE_NORM ? inverse_rms(s, k + t * stride, width) : 0.0f;
     for (int64_t h = 0; h < s.kv_heads; h++) {
-      prepare(s, k + t * stride + h * d, k_weight + h * s.weight_stride, angles, head);
+      prepare(s, k + t * stride + h * d, k_weight + h * s.weight_stride, whole_k, angles, head);
       write(k_pool + at + h * d, head, d);
     }
     if (!s.norm_values) {
@@ -146,7 +154,7 @@ INLINE void rope_and_append(const AppendShape& s, T* k_pool, T* v_pool, const in
       continue;
     }
     for (int64_t h = 0; h < s.kv_heads; h++) {
-      normalize(s, RMS_NORM, v + t * stride + h * d, nullptr, head);
+      normalize(s, RMS_NORM, v + t * stride + h * d, nullptr, 0.0f, head);
       write(v_pool + at + h * d, head, d);
     }
   }

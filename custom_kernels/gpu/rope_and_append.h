@@ -9,7 +9,7 @@
 
 inline constexpr u32 APPEND_THREADS = 256;
 
-enum Norm : u32 { NO_NORM, RMS_NORM, LAYER_NORM };
+enum Norm : u32 { NO_NORM, RMS_NORM, LAYER_NORM, WHOLE_NORM };
 
 struct AppendShape {
   u32 layer, pool_rows, tokens, sequences, blocks, block_size, heads, kv_heads, head_dim, fused;
@@ -32,9 +32,10 @@ struct HeadValues {
   }
 };
 
-// All lanes of the wave must be here.
+// Head number `head` of `heads` beside each other. All lanes of the wave must be here.
 template <class X>
-DEVICE HeadValues<X> head_values(const AppendShape& s, u32 norm, const GLOBAL X* x, const GLOBAL f32* weight) {
+DEVICE HeadValues<X> head_values(const AppendShape& s, u32 norm, const GLOBAL X* x, const GLOBAL f32* weight, u32 head,
+                                 u32 heads) {
   HeadValues<X> v = {x, norm == NO_NORM ? nullptr : weight, 0.0f, 1.0f, s.offset};
   if (norm == NO_NORM) return v;
   if (norm == LAYER_NORM) {
@@ -42,12 +43,14 @@ DEVICE HeadValues<X> head_values(const AppendShape& s, u32 norm, const GLOBAL X*
     for (u32 i = lane_id(); i < s.head_dim; i += WAVE) sum += widen(x[i]);
     v.mean = sum_over_wave(sum) / (f32)s.head_dim;
   }
+  const GLOBAL X* all = norm == WHOLE_NORM ? x - (u64)head * s.head_dim : x;
+  const u32 n = norm == WHOLE_NORM ? heads * s.head_dim : s.head_dim;
   f32 squares = 0.0f;
-  for (u32 i = lane_id(); i < s.head_dim; i += WAVE) {
-    const f32 d = widen(x[i]) - v.mean;
+  for (u32 i = lane_id(); i < n; i += WAVE) {
+    const f32 d = widen(all[i]) - v.mean;
     squares = multiply_add(d, d, squares);
   }
-  v.scale = 1.0f / __builtin_elementwise_sqrt(sum_over_wave(squares) / (f32)s.head_dim + s.epsilon);
+  v.scale = 1.0f / __builtin_elementwise_sqrt(sum_over_wave(squares) / (f32)n + s.epsilon);
   return v;
 }
 
@@ -91,7 +94,7 @@ DEVICE void rope_and_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL i32
       return;
     }
     const GLOBAL X* x = q + ((u64)token * (s.fused ? all : s.heads) + of_token) * s.head_dim;
-    const HeadValues<X> values = head_values(s, s.norm, x, q_weight + of_token * s.weight_stride);
+    const HeadValues<X> values = head_values(s, s.norm, x, q_weight + of_token * s.weight_stride, of_token, s.heads);
     const f32 factor = s.scale_context ? query_scale[smaller(at, s.scale_context - 1)] : 1.0f;
     rotated(s, values, angles, s.half, [&](u32 i, f32 value) { store(to, i, value * factor); });
     return;
@@ -103,7 +106,8 @@ DEVICE void rope_and_append(GLOBAL T* k_pool, GLOBAL T* v_pool, const GLOBAL i32
   const u32 first = s.fused ? token * all + of_token : token * s.kv_heads + head;  // of the heads of k or v
   const GLOBAL X* x = (is_key ? k : v) + (u64)first * s.head_dim;
   const u32 norm = is_key ? s.norm : s.norm_values ? (u32)RMS_NORM : (u32)NO_NORM;
-  const HeadValues<X> values = head_values(s, norm, x, is_key ? k_weight + head * s.weight_stride : nullptr);
+  const GLOBAL f32* weight = is_key ? k_weight + head * s.weight_stride : nullptr;
+  const HeadValues<X> values = head_values(s, norm, x, weight, head, s.kv_heads);
   GLOBAL T* to =
       (is_key ? k_pool : v_pool) + (((u64)s.layer * s.pool_rows + row) * s.kv_heads + head) * s.head_dim;
   rotated(s, values, angles, is_key ? s.half : 0, [&](u32 i, f32 value) { to[i] = cache_element<T>(value); });

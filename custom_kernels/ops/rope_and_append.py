@@ -9,10 +9,11 @@ Operands, those in brackets where the attributes ask for them:
 - q, k, v [T, heads * head_dim] (k, v: kv_heads), activations (activations.py), or with `fused` qkv, the three beside
   each other;
 - [table]: with `rotated`, see rope.py. Past its end its last row counts;
-- [q_weight, k_weight]: with `norm`, float32 [head_dim] or of each head its own [heads, head_dim]; `offset` is added;
+- [q_weight, k_weight]: with `norm`, float32 [head_dim] or of each head its own [heads, head_dim]; `offset` is added.
+  Of the norm "whole", an RMSNorm over all heads together, float32 [heads * head_dim];
 - [query_scale] float32 [context]: with `query_scaled`, a factor on q by its position; past its end its last counts.
-Attributes: layer, block_size, heads, kv_heads, head_dim, fused, rotated, interleaved (rope.py), norm ("", "rms" or
-"layer": norm.py), epsilon, offset, norm_values (v gets an RMSNorm without a weight), query_scaled.
+Attributes: layer, block_size, heads, kv_heads, head_dim, fused, rotated, interleaved (rope.py), norm ("", "rms",
+"layer": norm.py, or "whole"), epsilon, offset, norm_values (v gets an RMSNorm without a weight), query_scaled.
 Results: q [T, heads * head_dim] of the type that it had, and the two pools. All is computed in float32.
 """
 
@@ -31,14 +32,14 @@ from .norm import layer_norm, rms_norm
 from .rope import rope
 
 NAME = "strixhlo.rope_and_append"
-NORMS = ("", "rms", "layer")
+NORMS = ("", "rms", "layer", "whole")
 
 
 @dataclass(frozen=True)
 class HeadNorm:
-    """The norm of each head of q and k, and with `values` that of v, which has no weight."""
+    """The norm of each head of q and k, or of all heads together, and with `values` that of v, which has no weight."""
 
-    kind: Literal["rms", "layer"]
+    kind: Literal["rms", "layer", "whole"]
     epsilon: float
     q_weight: jax.Array
     k_weight: jax.Array
@@ -100,6 +101,8 @@ def _split(given: Mapping[str, jax.Array], attributes: Mapping[str, Any]) -> Seq
 
 
 def _normed(x: jax.Array, weight: jax.Array, attributes: Mapping[str, Any]) -> jax.Array:
+    if attributes["norm"] == "whole":
+        return rms_norm(x.reshape(len(x), -1), weight + attributes["offset"], attributes["epsilon"]).reshape(x.shape)
     norm = rms_norm if attributes["norm"] == "rms" else layer_norm
     return norm(x, weight + attributes["offset"], attributes["epsilon"])
 

@@ -47,7 +47,7 @@ def rope_and_append_lowering(
     place = (a["layer"], Dimension("k_pool", 1) if rows == DYNAMIC else rows, tokens, sequences, blocks)
     heads = (a["block_size"], a["heads"], a["kv_heads"], a["head_dim"], int(a["fused"]))
     rotation = (half, context, int(a["interleaved"]))
-    stride = a["head_dim"] if len(shapes.get("q_weight", ())) == 2 else 0
+    stride = a["head_dim"] if len(shapes.get("q_weight", ())) == 2 or a["norm"] == "whole" else 0
     norm = (NORMS.index(a["norm"]), stride, _float_bits(a["epsilon"]), _float_bits(a["offset"]), int(a["norm_values"]))
     scalars = (*place, *heads, *rotation, *norm, shapes.get("query_scale", (0,))[0])
     pool = (layers * pool_width // width, rows, width)

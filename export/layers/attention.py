@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax
@@ -11,7 +11,7 @@ import jax
 from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.rope_and_append import HeadNorm
 from .cache import Cache
-from .linear import joined_projections, projection, projection_shapes, projections
+from .linear import joined_projections, projection, projection_shapes
 from .norm import Input, Norm
 from .query_scale import QueryScale
 from .rope import Rope
@@ -27,7 +27,7 @@ class Attention:
     query_scale: a factor on q that depends on the position.
     softcap: scores become softcap * tanh(scores / softcap) (0: not).
     sinks: a learned score of each head joins its softmax and takes its share of nothing (the tensor `sinks`).
-    fused: q, k and v are one tensor qkv_proj, in that order of rows (then not with a norm of the projection).
+    fused: q, k and v are one tensor qkv_proj, in that order of rows.
     norm: of q and k before the rotation, without a bias, over what `norm_over` says: each head with one weight
     [head_dim]; each head with a weight of its own [heads, head_dim]; or the projection as a whole [heads * head_dim].
     """
@@ -81,12 +81,9 @@ class Attention:
         this layer's new keys and values."""
         p = f"{prefix}{self.module}."
         projections, norm = self._qkv(w, p, x), None
-        if self.norm and self.norm_over == "projection":
-            q, k, v = projections
-            names = (p + name for name in self.norm_names)
-            projections = (*(self.norm(y, w, name) for y, name in zip((q, k), names, strict=True)), v)
-        elif self.norm:
+        if self.norm:
             norm = head_norm(self.norm, w, p, self.norm_names)
+            norm = replace(norm, kind="whole") if self.norm_over == "projection" else norm
         q, cache = cache.append(
             projections,
             heads=self.heads,
@@ -109,13 +106,10 @@ class Attention:
         return projection(mixed, w, p + self.output, self.output_bias, residual), cache
 
     def _qkv(self, w: Weights, p: str, x: Input) -> tuple[jax.Array, ...]:
-        """q, k, v [T, its heads * head_dim], or the three beside each other."""
+        """q, k and v beside each other: [T, all heads * head_dim]."""
         if self.fused:
             return (projection(x, w, p + "qkv_proj", self.bias),)
-        names = [f"{p}{name}_proj" for name in "qkv"]
-        if self.norm and self.norm_over == "projection":
-            return projections(x, w, names, self.bias)
-        return (joined_projections(x, w, names, self.bias),)
+        return (joined_projections(x, w, [f"{p}{name}_proj" for name in "qkv"], self.bias),)
 
 
 def head_norm(norm: Norm, w: Weights, prefix: str, names: Sequence[str], values: bool = False) -> HeadNorm:

@@ -52,6 +52,13 @@ def activation(config: Mapping[str, Any], key: str = "hidden_act", default: str 
     return name
 
 
+def activated(x: Input, w: Weights, name: str, activation: str, bias: bool = False) -> jax.Array:
+    """x [T, in] through the linear layer `name`, and one of ACTIVATIONS: [T, out] of the type of x."""
+    fused = FUSED.get(activation, "")
+    y = projection(x, w, name, bias, activation=fused)
+    return y if fused else ACTIVATIONS[activation](float32(y)).astype(y.dtype)
+
+
 @dataclass(frozen=True)
 class Mlp:
     """Gated or plain. `fused`: gate and up are one tensor, gate's rows first.
@@ -94,8 +101,7 @@ class Mlp:
         """[T, intermediate], of the type of x."""
         fused = FUSED.get(self.activation, "")
         if not self.gated:
-            up = projection(x, w, p + self.up, self.bias, activation=fused)
-            return up if fused else self._activated(up)
+            return activated(x, w, p + self.up, self.activation, self.bias)
         if self.fused:
             if fused and not self.bias:
                 return gated_halves(x, w, p + self.up, fused)
@@ -106,9 +112,8 @@ class Mlp:
         gate, up = projections(x, w, (p + self.gate, p + self.up), self.bias)
         return self._activated(gate, up)
 
-    def _activated(self, gate: jax.Array, up: jax.Array | None = None) -> jax.Array:
-        y = ACTIVATIONS[self.activation](float32(gate))
-        return (y if up is None else y * float32(up)).astype(gate.dtype)
+    def _activated(self, gate: jax.Array, up: jax.Array) -> jax.Array:
+        return (ACTIVATIONS[self.activation](float32(gate)) * float32(up)).astype(gate.dtype)
 
 
 @dataclass(frozen=True)

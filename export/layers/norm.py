@@ -9,6 +9,7 @@ from typing import Literal
 import jax
 
 from ...custom_kernels.ops.activations import float32
+from ...custom_kernels.ops.add_normed import add_normed
 from ...custom_kernels.ops.fused_matmul import InputNorm
 from ...custom_kernels.ops.norm import layer_norm, rms_norm
 from .weights import Weights
@@ -63,6 +64,16 @@ class Norm:
             weight = weight + self.offset
         y = (rms_norm if self.kind == "rms" else layer_norm)(float32(x), weight, self.epsilon)
         return (y + w[f"{name}.bias"].dense if self.bias else y).astype(x.dtype)
+
+    def added_to(
+        self, base: jax.Array, x: jax.Array, w: Weights, name: str, factor: jax.Array | None = None
+    ) -> jax.Array:
+        """(base + the norm of x) * factor, all [T, n] of one type but factor float32 [1] (None: 1)."""
+        if self.kind == "rms" and not self.bias:
+            how = {"epsilon": self.epsilon, "offset": self.offset}
+            return add_normed(base, x, w[f"{name}.weight"].dense, **how, factor=factor)
+        y = float32(base) + float32(self(x, w, name))
+        return (y if factor is None else y * factor).astype(base.dtype)
 
     def before_matmul(self, x: jax.Array, w: Weights, name: str) -> Input:
         """The same for what goes into matmuls alone: those can do an RMSNorm themselves."""

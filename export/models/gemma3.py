@@ -36,9 +36,9 @@ class Sandwich(Decoder):
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
         mixed, cache = self.attention[i](w, p, self.norm.before_matmul(x, w, before_attention), cache, i)
-        x = probe(x + self.norm(mixed, w, after_attention), f"layers.{i}.attention")
+        x = probe(self.norm.added_to(x, mixed, w, after_attention), f"layers.{i}.attention")
         mixed = self.mlp[i](w, p, self.norm.before_matmul(x, w, before_mlp))
-        return probe(x + self.norm(mixed, w, after_mlp), f"layers.{i}.mlp"), cache
+        return probe(self.norm.added_to(x, mixed, w, after_mlp), f"layers.{i}.mlp"), cache
 
 
 def gemma_norm(config: Config) -> Norm:

@@ -15,7 +15,7 @@ from ..config_values import count, flag, layer_count, layer_types, optional, pos
 from ..layers.cache import Cache
 from ..layers.decoder import Decoder
 from ..layers.linear import embedding, projection, projection_shapes
-from ..layers.mlp import ACTIVATIONS, Mlp, activation
+from ..layers.mlp import Mlp, activated, activation
 from ..layers.norm import Norm
 from ..layers.probe import probe
 from ..layers.weights import Weights
@@ -78,21 +78,21 @@ class Gemma4(Decoder):
             x, cache = self.layer(w, x, cache, i)
             if inputs is not None:
                 x = self._with_input(w, x, inputs[:, i], i)
-            factor = w[f"model.layers.{i}.layer_scalar"].dense
-            x = probe((float32(x) * factor).astype(x.dtype), f"layers.{i}.mlp")
+            x = probe(x, f"layers.{i}.mlp")
         return x, cache
 
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
-        """Layer i without its own embedding and its factor: x [T, hidden] -> the same."""
+        """Layer i; where it has an embedding of its own, without that and its factor: x [T, hidden] -> the same."""
         p = f"model.layers.{i}."
         before_attention, after_attention, before_mlp, after_mlp = (p + name for name in self.norms)
         normed = self.norm.before_matmul(x, w, before_attention)
         mixed, cache = self.attention[i](w, p, normed, cache, self.places[i])
-        x = probe(x + self.norm(mixed, w, after_attention), f"layers.{i}.attention")
+        x = probe(self.norm.added_to(x, mixed, w, after_attention), f"layers.{i}.attention")
         mixed = self.mlp[i](w, p, self.norm.before_matmul(x, w, before_mlp))
         if self.experts:
             mixed = self.experts.beside(w, p, x, mixed, cache.positions)
-        return x + self.norm(mixed, w, after_mlp), cache
+        factor = None if self.per_layer else w[f"{p}layer_scalar"].dense
+        return self.norm.added_to(x, mixed, w, after_mlp, factor), cache
 
     def _inputs(self, w: Weights, tokens: jax.Array, x: jax.Array) -> jax.Array:
         """What each layer is given of each token: from its embedding for all layers, and from x; [T, layers, n]."""
@@ -104,9 +104,9 @@ class Gemma4(Decoder):
 
     def _with_input(self, w: Weights, x: jax.Array, given: jax.Array, i: int) -> jax.Array:
         p = f"model.layers.{i}."
-        gate = ACTIVATIONS[self.activation](float32(projection(x, w, f"{p}per_layer_input_gate")))
+        gate = float32(activated(x, w, f"{p}per_layer_input_gate", self.activation))
         added = projection((gate * float32(given)).astype(x.dtype), w, f"{p}per_layer_projection")
-        return x + self.norm(added, w, f"{p}post_per_layer_input_norm")
+        return self.norm.added_to(x, added, w, f"{p}post_per_layer_input_norm", w[f"{p}layer_scalar"].dense)
 
 
 def pool_places(layers: list[Gemma4Attention]) -> tuple[tuple[int, ...], tuple[int, int]]:

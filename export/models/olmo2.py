@@ -26,8 +26,8 @@ class PostNorm(Decoder):
         """Layer i: x [T, hidden] -> the same."""
         p, (after_attention, after_mlp) = f"model.layers.{i}.", self.norms
         mixed, cache = self.attention[i](w, p, x, cache, i)
-        x = probe(x + self.norm(mixed, w, p + after_attention), f"layers.{i}.attention")
-        return probe(x + self.norm(self.mlp[i](w, p, x), w, p + after_mlp), f"layers.{i}.mlp"), cache
+        x = probe(self.norm.added_to(x, mixed, w, p + after_attention), f"layers.{i}.attention")
+        return probe(self.norm.added_to(x, self.mlp[i](w, p, x), w, p + after_mlp), f"layers.{i}.mlp"), cache
 
 
 def post_norm(d: Decoder) -> PostNorm:
