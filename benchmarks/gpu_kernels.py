@@ -5,7 +5,8 @@
 
 `prepare` writes the kernels as PTX, what to launch, and small cases with their results; `run` checks those, then times
 each kernel in a CUDA graph over weights that rotate through 512 MB or more, so that no cache helps. A launch is timed
-with its share of the graph's gaps, about 1.5 us, which weigh where a matrix takes 10.
+with its share of the graph's gaps, which weigh where a matrix takes 10 us: "own us" is the time less that of a kernel
+that does nothing, with as many workgroups, threads and bytes of local memory, in a graph of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FORMATS = ("q4_0", "q4_k", "q6_k", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_block128")
-AFFINE = (("affine4_g64", "bf16"), ("affine8_g64", "bf16"))
+GGUF = ("q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0")
+FORMATS = (*GGUF, "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
+AFFINE = tuple((f"affine{bits}_g64", "bf16") for bits in (4, 5, 6, 8))
 SHAPES = ((4096, 14336), (14336, 4096), (5120, 25600), (28672, 8192))
-ROWS = (8, 16, 64, 128, 512)  # of x, at 14336 x 4096; one row at every shape
+FEW = (1, 2, 4, 8, 16)  # rows of x, at every shape
+CHECKED = (1, 2, 3, 8, 9, 70)  # rows of x whose results are checked first
+ACTIVATIONS = ("f32", "bf16")
+MANY = (64, 128, 512)  # rows of x, at 14336 x 4096
 ROTATING = 768 << 20  # bytes of weights
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
 
 def prepare(folder: Path) -> None:
@@ -39,28 +46,40 @@ def prepare(folder: Path) -> None:
     for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
         fmt = DEFINED[name]
 
-        def case(m: int, n: int, k: int, fmt: Any = fmt, dtype: str = dtype) -> dict[str, Any]:
-            (launch,) = quantized_matmul_launches(fmt, m, n, k, (dtype, dtype), H200)
+        def case(m: int, n: int, k: int, of: str, fmt: Any = fmt, dtype: str = dtype) -> dict[str, Any]:
+            (launch,) = quantized_matmul_launches(fmt, m, n, k, (dtype, dtype), H200, of)
             parts = fmt.parts(n, k)
             narrow = {"scale", "bias"} if dtype == "bf16" else set()
             sizes = [int(np.prod(s)) * (2 if p in narrow else np.dtype(d).itemsize) for p, (s, d) in parts.items()]
             shape = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
-            return {**shape, "scalars": launch.scalars, "format": fmt.name, "m": m, "n": n, "k": k, "parts": sizes}
+            shape["local"] = launch.local_memory
+            return {
+                **shape,
+                "scalars": launch.scalars,
+                "format": fmt.name,
+                "x": of,
+                "m": m,
+                "n": n,
+                "k": k,
+                "parts": sizes,
+            }
 
-        for m in (1, 8, 9, 70):
+        for m, of in product(CHECKED, ACTIVATIONS):
             n, k = 131, 768
             parts = {}
             for part, (shape, kind) in fmt.parts(n, k).items():
                 if kind.kind == "f":
                     parts[part] = random.uniform(0.5, 1.5, shape).astype(kind)
                 elif part == "scale" and name.startswith("mx"):
-                    parts[part] = random.integers(120, 130, shape).astype(np.int8)
+                    parts[part] = random.integers(120, 130, shape).astype(np.uint8).view(np.int8)
                 else:
-                    e4m3 = part == "scale" or (kind == np.int8 and name in ("mxfp8", "fp8_block128"))
+                    e4m3 = part == "scale" or (kind == np.int8 and name.startswith(("mxfp8", "fp8")))
                     limit = 2 ** (8 * kind.itemsize - 1)
                     low, high = (0, 100) if e4m3 else (-limit, limit)
                     parts[part] = random.integers(low, high, shape, np.int64).astype(kind)
             x = random.standard_normal((m, k), np.float32)
+            if of == "bf16":
+                x = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
             stored = list(parts.values())
             if dtype == "bf16":
                 import ml_dtypes
@@ -69,13 +88,14 @@ def prepare(folder: Path) -> None:
                     parts[part] = parts[part].astype(ml_dtypes.bfloat16)
                 stored = [v.view(np.int16) if v.dtype == ml_dtypes.bfloat16 else v for v in parts.values()]
             want = x.astype(np.float64) @ np.asarray(dequantize(fmt, parts)).astype(np.float64).T
-            file = f"{name}-{m}.npz"
+            file = f"{name}-{m}-{of}.npz"
             np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
-            plan.append({**case(m, n, k), "check": file})
-        plan += [case(1, n, k) for n, k in SHAPES]
-        plan += [case(m, 14336, 4096) for m in ROWS]
-    ptx = build_ptx("sm_80", {c["symbol"] for c in plan})
-    (folder / "kernels.ptx").write_text(ptx.read_text())
+            plan.append({**case(m, n, k, of), "check": file})
+        plan += [case(m, n, k, of) for n, k in SHAPES for m in FEW for of in ACTIVATIONS]
+        plan += [case(m, 14336, 4096, of) for m in MANY for of in ACTIVATIONS]
+    ptx = build_ptx("sm_80", {c["symbol"] for c in plan}).read_text()
+    nothing = ".visible .entry nothing() { ret; }"
+    (folder / "kernels.ptx").write_text(f"{ptx}\n{nothing}\n")
     (folder / "plan.json").write_text(json.dumps(plan))
     print(f"{len(plan)} cases in {folder}")
 
@@ -95,15 +115,23 @@ def run(folder: Path) -> None:
             raise SystemExit(f"CUDA: {(text.value or b'unknown error').decode()}")
 
     module = ctypes.c_void_p()
-    ok(cuda.cuModuleLoadData(ctypes.byref(module), (folder / "kernels.ptx").read_bytes() + b"\0"))
+    built = folder / "kernels.cubin"  # made of the PTX by ptxas, if somebody did: the driver takes a minute
+    code = built.read_bytes() if built.exists() else (folder / "kernels.ptx").read_bytes() + b"\0"
+    ok(cuda.cuModuleLoadData(ctypes.byref(module), code))
 
     def launch(case: dict[str, Any], pointers: list[int]) -> None:
         function = ctypes.c_void_p()
         ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, case["symbol"].encode()))
+        if case["local"]:
+            ok(cuda.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, case["local"]))
         values = [*map(ctypes.c_uint64, pointers), *map(ctypes.c_int32, case["scalars"])]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
         grid, block = (case["workgroups"], 1, 1), (case["threads"], 1, 1)
-        ok(cuda.cuLaunchKernel(function, *grid, *block, 0, ctypes.c_void_p(stream.cuda_stream), arguments, None))
+        ok(
+            cuda.cuLaunchKernel(
+                function, *grid, *block, case["local"], ctypes.c_void_p(stream.cuda_stream), arguments, None
+            )
+        )
 
     def seconds(work: Callable[[], object], repeats: int) -> float:
         """The median of five replays of a graph of `repeats` calls, for one call."""
@@ -127,33 +155,45 @@ def run(folder: Path) -> None:
     pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
     target = torch.empty_like(pool)
     copy = 2 * ROTATING / seconds(lambda: torch.bitwise_not(pool, out=target), 10)
-    print(f"copy on this device: {copy / 1e9:.0f} GB/s\n\n| format | rows | shape | us | GB/s | of copy | TFLOP/s |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        f"copy on this device: {copy / 1e9:.0f} GB/s\n\n| format | rows | shape | us | own us | GB/s | of copy | own, of copy | TFLOP/s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    nothing: dict[tuple[int, ...], float] = {}
+    kinds = {"f32": torch.float32, "bf16": torch.bfloat16}
     turn = iter(range(10**9))
     for case in json.loads((folder / "plan.json").read_text()):
         m, n, k = case["m"], case["n"], case["k"]
         if "check" in case:
             x, *parts, want = np.load(folder / case["check"]).values()
             on_device = [torch.from_numpy(a.copy()).cuda() for a in (x, *parts)]
-            y = torch.full(want.shape, float("nan"), device="cuda")
+            on_device[0] = on_device[0].to(kinds[case["x"]])
+            y = torch.full(want.shape, float("nan"), device="cuda", dtype=kinds[case["x"]])
             launch(case, [t.data_ptr() for t in (*on_device, y)])
             torch.cuda.synchronize()
-            error = np.linalg.norm(y.cpu().numpy() - want) / np.linalg.norm(want)
-            if not error < 1e-5:
+            error = np.linalg.norm(y.float().cpu().numpy() - want) / np.linalg.norm(want)
+            if not error < (1e-5 if case["x"] == "f32" else 4e-3):
                 raise SystemExit(f"{case['symbol']}: relative L2 {error:.1e}")
             continue
         size = sum(case["parts"])
         starts = np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])])
         copies = ROTATING // int(starts[-1])
-        x, y = torch.randn(m * k, device="cuda"), torch.empty(m * n, device="cuda")
+        x = torch.randn(m * k, device="cuda").to(kinds[case["x"]])
+        y = torch.empty(m * n, device="cuda", dtype=x.dtype)
 
         def work(case: Any = case, x: Any = x, y: Any = y, starts: Any = starts, copies: int = copies) -> None:
             base = pool.data_ptr() + next(turn) % copies * int(starts[-1])
             launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
 
         took = seconds(work, max(copies, 8))
+        empty = {**case, "symbol": "nothing", "scalars": []}
+        geometry = (case["workgroups"], case["threads"], case["local"])
+        if geometry not in nothing:
+            nothing[geometry] = seconds(lambda empty=empty: launch(empty, []), 64)
+        own = took - nothing[geometry]
         rate, flops = size / took, 2 * m * n * k / took
-        cells = (case["format"], m, f"{n}x{k}", f"{took * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
+        times = (f"{took * 1e6:.1f}", f"{own * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
+        cells = (case["format"], case["x"], m, f"{n}x{k}", *times, f"{size / own / copy:.2f}")
         print("|", " | ".join(map(str, cells)), f"| {flops / 1e12:.1f} |", flush=True)
 
 

@@ -52,10 +52,11 @@ def _export(launch: Launch, ordinal: int) -> str:
     read = "#hal.pipeline.binding<storage_buffer, ReadOnly>"
     written = "#hal.pipeline.binding<storage_buffer>"
     bindings = [written if name in updated else read for name in launch.inputs] + [written] * fresh
+    local = f", workgroup_local_memory = {launch.local_memory} : index" if launch.local_memory else ""
     return f"""
   hal.executable.export public @{launch.symbol} ordinal({ordinal})
       layout(#hal.pipeline.layout<constants = {len(launch.scalars)}, bindings = [{", ".join(bindings)}]>)
       count(%device: !hal.device, %n: index) -> (index, index, index) {{
     %c1 = arith.constant 1 : index
     hal.return %n, %c1, %c1 : index, index, index
-  }} <workgroup_size = [{launch.threads} : index, 1 : index, 1 : index]>"""
+  }} <workgroup_size = [{launch.threads} : index, 1 : index, 1 : index]{local}>"""

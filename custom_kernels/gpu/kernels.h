@@ -13,6 +13,7 @@
 #include "rms_norm.h"
 #include "rope_and_append.h"
 #include "streams.h"
+#include "stripe_gemv.h"
 
 #define IN(type, name) const GLOBAL type *__restrict name
 #define OUT(type, name) GLOBAL type *__restrict name
@@ -68,6 +69,12 @@
   void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k, u32 lanes, u32 workgroups) { \
     gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, workgroups);                                   \
   }
+// The same on NVIDIA's matrix units, in stripes of 16 weight rows.
+#define STRIPES(symbol, X, format, M)                                                                 \
+  KERNEL(STRIPE_THREADS)                                                                              \
+  void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k, u32 workgroups) {             \
+    stripe_gemv<M>(x, WEIGHT_##format, y, m, n, k, workgroups);                                       \
+  }
 #define GEMM(symbol, X, format, M)                                        \
   KERNEL(GEMM_THREADS)                                                    \
   void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k) { \
@@ -87,6 +94,13 @@
               u32 workgroups) {                                                                                    \
     gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, lanes, \
                workgroups);                                                                                        \
+  }
+#define AFFINE_STRIPES(symbol, X, M, BITS, GROUP, S, B)                                                  \
+  KERNEL(STRIPE_THREADS)                                                                                \
+  void symbol(IN(X, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(X, y), u32 m, u32 n, u32 k,      \
+              u32 workgroups) {                                                                         \
+    using Weight = Affine<BITS, GROUP, S, B>;                                                           \
+    stripe_gemv<M>(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, workgroups); \
   }
 #define AFFINE_GEMM(symbol, X, M, BITS, GROUP, S, B)                                                          \
   KERNEL(MATRIX_THREADS)                                                                                      \

@@ -25,11 +25,16 @@ from .moe_kernels import expert_kernels, routing_kernels
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
 GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
+STRIPE_ROWS = (1, 2, 4, 8, 16)  # the same of a kernel of stripe_gemv.h
+STRIPED = ("q4_0", "q4_1", "q8_0", "q4_k", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
+STRIPED_BITS = (4, 8)  # of affine formats
+STRIPE_LOCAL = 98 * 1024  # bytes of local memory that a launch of such a kernel gives
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
 POOLS = ("fp8", "f16", "f32")
 HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
+STRIPES_AT_ONCE = 2  # workgroups of an NVIDIA multiprocessor: 128 registers a lane
 PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
 
 FLAGS = (
@@ -66,12 +71,16 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({OF}, {name}, {m})" for m in GEMM_ROWS}
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
+        if name in STRIPED:
+            lines |= {f"strixhlo_stripes_{name}_m{m}": f"STRIPES({OF}, {name}, {m})" for m in STRIPE_ROWS}
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
+        if fmt.bits in STRIPED_BITS:
+            lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in STRIPE_ROWS}
     for pool in POOLS:
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {pool})"
         for dim in HEAD_DIMS:
@@ -155,10 +164,12 @@ def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
 
 
 def _bounded(ptx: str) -> str:
-    """PTX that says how many threads a workgroup of each kernel has, so that the driver gives them enough registers."""
+    """PTX that says how many threads a workgroup of each kernel has, and of stripes that two of them run at once, so that
+    the driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
-        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{{"
+        at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if "_stripes_" in entry[2] else ""
+        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
 
     return re.sub(r"(\.entry (\w+)\([^)]*\)\s*(?://[^\n]*\s*)?)\{", bound, ptx)
 

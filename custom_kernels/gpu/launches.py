@@ -16,9 +16,23 @@ from ..ops.launch import Dimension, Launch, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .gemm_tiles import choose_tile, tiled
-from .kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, HEAD_DIMS, WIDE, threads, weight_name
+from .kernels import (
+    DENSE,
+    GEMM_ROWS,
+    GEMV_ROWS,
+    GEMV_WEIGHT_ROWS,
+    HEAD_DIMS,
+    STRIPE_LOCAL,
+    STRIPE_ROWS,
+    STRIPED,
+    STRIPED_BITS,
+    WIDE,
+    threads,
+    weight_name,
+)
 
 WAVE = 32
+STRIPE = 16  # weight rows of a stripe
 GEMM_TILE_N, MATRIX_TILE_N = 64, {16: 32, 64: 128}  # columns of y of a workgroup; the latter by its rows
 APPEND_THREADS = 256
 ARGMAX_THREADS = 256
@@ -40,6 +54,7 @@ class Chip:
     gemv_wanted: int  # workgroups of a gemv that keep it busy
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
     tiles: bool = False  # whether fragment_gemm.h is for it: NVIDIA's GPUs
+    stripe_workgroups: int = 0  # most of a kernel on matrix units for few rows; 0: it has none
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
@@ -48,12 +63,20 @@ class Chip:
 GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
-H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, origin="measured")  # benchmarks/gpu_kernels.py
+# Two workgroups of stripes fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py.
+H200 = Chip(
+    gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, stripe_workgroups=264, origin="measured"
+)
 
 
 def run_of(name: str) -> int:
     """Columns of a weight row that a lane reads at a time: RUN of weights.h and streams.h."""
     return 8 if name in DENSE else 32
+
+
+def striped(name: str) -> bool:
+    """Whether a format (as in symbols) has kernels in stripes."""
+    return name in STRIPED or name.startswith(tuple(f"affine{bits}_" for bits in STRIPED_BITS))
 
 
 def gemv_geometry(name: str, columns: Sequence[int], results: int, k: int, chip: Chip) -> tuple[int, int]:
@@ -87,6 +110,12 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
+    if chip.stripe_workgroups and m <= STRIPE_ROWS[-1] and striped(name):
+        rows = next(r for r in STRIPE_ROWS if m <= r)
+        workgroups = min(_ceil_div(n, STRIPE), chip.stripe_workgroups)
+        symbol = with_elements(f"strixhlo_stripes_{name}_m{rows}", x)
+        scalars = (m, n, k, workgroups)
+        return (Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=STRIPE_LOCAL),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)

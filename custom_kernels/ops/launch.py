@@ -37,7 +37,7 @@ class Launch:
     then the scalars (int64) and the workgroup's index (int64), which runs from 0 to `workgroups` - 1. With `bytes` all
     buffers are of bytes, and so are their offsets.
     GPU kernels take the same buffers, one pointer each, then the scalars (int32), and run `workgroups` workgroups of
-    `threads` threads.
+    `threads` threads, each with `local_memory` bytes of local memory beside what the kernel itself names.
     """
 
     symbol: str
@@ -47,6 +47,7 @@ class Launch:
     workgroups: int
     threads: int = 1
     bytes: bool = False
+    local_memory: int = 0
 
 
 @dataclass(frozen=True)

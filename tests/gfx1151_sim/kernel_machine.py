@@ -75,8 +75,8 @@ def relatives(symbol: str) -> str:
 
 
 def _family(symbol: str) -> str:
-    """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "fused" of the fused
-    ones, "tiles of" one where they are of many rows on NVIDIA's GPUs, "" for all other kernels."""
+    """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "stripes of" one
+    where they are of few rows on NVIDIA's matrix units, "fused" of the fused ones, "tiles of" one where they are of many rows on NVIDIA's GPUs, "" for all other kernels."""
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_"):
@@ -85,11 +85,15 @@ def _family(symbol: str) -> str:
         r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol
     ):
         return f"experts of {found.group(1)}"
+    if found := re.fullmatch(r"strixhlo_stripes_(\w+)_m\d+", symbol):
+        return f"stripes of {found.group(1)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
 
 
 def _tested(name: str) -> bool:
+    if name.startswith("stripes of "):
+        return False  # never on gfx1151
     if name.startswith("experts of "):
         return name.removeprefix("experts of ") in EXPERTS
     return not name.startswith("affine") or name in AFFINE

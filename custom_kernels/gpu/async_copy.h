@@ -1,0 +1,42 @@
+// Copies of 16 or 4 bytes from global into local memory that go on while the wave computes. A lane waits for its own copies
+// only: `wave_meets` makes them visible to the wave. Elsewhere than on NVIDIA a copy is done at once.
+#pragma once
+
+#include "device.h"
+
+#if defined(__NVPTX__)
+
+// `there`: else 16 bytes of zero, and nothing is read.
+DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :
+               : "r"((u32)(u64)to), "l"(from), "r"(there ? 16u : 0u)
+               : "memory");
+}
+// 4 bytes, of which the first `size` are read, and the others zero.
+DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"((u32)(u64)to), "l"(from), "r"(size) : "memory");
+}
+// What was asked for since the last call is one group of copies.
+DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// At most the last LEFT groups are still on their way.
+template <u32 LEFT>
+DEVICE void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+DEVICE void wave_meets() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+#else
+
+DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { *to = there ? *from : (u32x4)0u; }
+DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
+  u32 word = 0;
+  for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);
+  *to = word;
+}
+DEVICE void end_group() {}
+template <u32>
+DEVICE void wait_for_groups() {}
+DEVICE void wave_meets() { broadcast_bits(0, 0); }
+
+#endif

@@ -1,0 +1,41 @@
+"""The matmuls of few rows on NVIDIA's matrix units (stripes.h), in the host emulation and on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from gfx1151_sim.kernel_machine import AFFINE
+from random_weights import random_parts, split
+
+from strixhlo.custom_kernels.gpu.kernels import STRIPED
+from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+from strixhlo.custom_kernels.ops.formats import dequantize
+
+MACHINES = ["host", *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else [])]
+NAMES = (*STRIPED, *(name for name in AFFINE if name.startswith(("affine4", "affine8"))))
+on_each_machine = pytest.mark.parametrize("machine", MACHINES, indirect=True)
+
+
+def matmul(run_launches, name: str, x: np.ndarray, parts: dict[str, np.ndarray], n: int) -> np.ndarray:
+    fmt, dtypes = split(name)
+    launches = quantized_matmul_launches(fmt, len(x), n, x.shape[1], dtypes, H200)
+    assert [launch.symbol.startswith("strixhlo_stripes_") for launch in launches] == [True]
+    return run_launches(launches, {"x": x, **parts})["y"]
+
+
+@on_each_machine
+@pytest.mark.parametrize("name", NAMES)
+def test_against_the_definition(run_launches, name):
+    fmt, _ = split(name)
+    k = 256 if name == "q4_k" else 288 if name.startswith(("q", "mx", "nv")) else 384
+    for m, n in ((1, 35), (3, 16), (8, 9), (9, 1), (16, 17)):
+        parts = random_parts(name, n, k, seed=m)
+        weight = np.asarray(dequantize(fmt, parts)).astype(np.float64)
+        x = np.random.default_rng(m).standard_normal((m, k), np.float32)
+        y = matmul(run_launches, name, x, parts, n)
+        bound = np.abs(x).astype(np.float64) @ np.abs(weight).T * 2e-6 + 1e-30
+        exact = x.astype(np.float64) @ weight.T
+        assert (np.abs(y - exact) <= bound).all(), (m, np.max(np.abs(y - exact) / bound))
+        assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact), m
