@@ -155,10 +155,9 @@ def run(folder: Path) -> None:
     pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
     target = torch.empty_like(pool)
     copy = 2 * ROTATING / seconds(lambda: torch.bitwise_not(pool, out=target), 10)
-    print(
-        f"copy on this device: {copy / 1e9:.0f} GB/s\n\n| format | rows | shape | us | own us | GB/s | of copy | own, of copy | TFLOP/s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"copy on this device: {copy / 1e9:.0f} GB/s\n")
+    names = ("format", "x", "rows", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
+    print("|", " | ".join(names), "|\n" + "|---" * len(names) + "|")
     nothing: dict[tuple[int, ...], float] = {}
     kinds = {"f32": torch.float32, "bf16": torch.bfloat16}
     turn = iter(range(10**9))

@@ -164,8 +164,8 @@ def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
 
 
 def _bounded(ptx: str) -> str:
-    """PTX that says how many threads a workgroup of each kernel has, and of stripes that two of them run at once, so that
-    the driver gives them enough registers and no more."""
+    """PTX that says how many threads a workgroup of each kernel has, and of stripes that two of them run at once: the
+    driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
         at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if "_stripes_" in entry[2] else ""
