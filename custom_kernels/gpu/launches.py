@@ -64,9 +64,7 @@ GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
 # Two workgroups of stripes fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py.
-H200 = Chip(
-    gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, stripe_workgroups=264, origin="measured"
-)
+H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, stripe_workgroups=264, origin="measured")
 
 
 def run_of(name: str) -> int:

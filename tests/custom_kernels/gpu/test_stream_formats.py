@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from extreme_weights import random_parts, split
 from gfx1151_sim.kernel_machine import AFFINE, TESTED, relatives
-from random_weights import random_parts, split
 
 from strixhlo.custom_kernels.gpu.launches import quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize

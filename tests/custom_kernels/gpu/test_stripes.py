@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 import pytest
+from extreme_weights import random_parts, split
 from gfx1151_sim.kernel_machine import AFFINE
-from random_weights import random_parts, split
 
 from strixhlo.custom_kernels.gpu.kernels import STRIPED
 from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
