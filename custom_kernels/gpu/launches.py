@@ -106,14 +106,20 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     return int(chip.choices.pick(Question("gemm", name, m, (n, k)), {"tile": rule}, options)["tile"])
 
 
+def _in_stripes(
+    name: str, inputs: tuple[str, ...], outputs: tuple[Output, ...], shape: tuple[int, int, int], chip: Chip, x: str
+) -> Launch:
+    rows = next(r for r in STRIPE_ROWS if shape[0] <= r)
+    workgroups = min(_ceil_div(shape[1], STRIPE), chip.stripe_workgroups)
+    symbol = with_elements(f"strixhlo_stripes_{name}_m{rows}", x)
+    scalars = (*shape, workgroups)
+    return Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=STRIPE_LOCAL)
+
+
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
     if chip.stripe_workgroups and m <= STRIPE_ROWS[-1] and striped(name):
-        rows = next(r for r in STRIPE_ROWS if m <= r)
-        workgroups = min(_ceil_div(n, STRIPE), chip.stripe_workgroups)
-        symbol = with_elements(f"strixhlo_stripes_{name}_m{rows}", x)
-        scalars = (m, n, k, workgroups)
-        return (Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=STRIPE_LOCAL),)
+        return (_in_stripes(name, inputs, outputs, (m, n, k), chip, x),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)
