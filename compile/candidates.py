@@ -227,10 +227,9 @@ def _function(
         if not o.rotates:
             fixed[i] = argument(types[i])
     made = ", ".join(_tensor(*r) for r in results)
-    attributes = {**call.attributes, "candidate": number}
-    config = ", ".join(f"{name} = {_attribute(value)}" for name, value in sorted(attributes.items()))
     body, returned = "", []
     for n in range(repeats):
+        config = _config(call, n, number)
         given = ", ".join(fixed.get(i) or argument(types[i]) for i in range(len(operands)))
         body += (
             f'  %r{n}:{len(results)} = "stablehlo.custom_call"({given}) {{call_target_name = "{PREFIX}{call.op}",'
@@ -242,6 +241,14 @@ def _function(
         f"func.func public @c{number}({', '.join(arguments)}) -> ({all_made}) {{\n{body}"
         f"  return {', '.join(returned)} : {all_made}\n}}"
     )
+
+
+def _config(call: Call, n: int, candidate: int) -> str:
+    """Attributes of the nth call. Each reads another layer of the pools, which are too large for copies."""
+    attributes = {**call.attributes, "candidate": candidate}
+    if "layer" in attributes:
+        attributes["layer"] = n % call.types[1][0][0]
+    return ", ".join(f"{name} = {_attribute(value)}" for name, value in sorted(attributes.items()))
 
 
 def _tensor(shape: Sequence[int], dtype: str) -> str:

@@ -19,6 +19,8 @@ _WHOLE = {"i8": (-128, 127), "i32": (-(2**31), 2**31 - 1)}
 def operand(call: Call, name: str, type_: tuple[tuple[int, ...], str]) -> Operand:
     """What stands for one operand of a call. name: as its lowering has it, such as "x", "codes" or "0.scale"."""
     shape, dtype = type_
+    if call.op == "attention":
+        return _of_attention(call, name, shape, dtype)
     tensor, _, part = name.rpartition(".")
     format = _format(call, int(tensor) if tensor else 0)
     weight = part in FORMATS[format].parts(1, 256) if format in FORMATS else part in ("w", "dense")
@@ -30,6 +32,20 @@ def operand(call: Call, name: str, type_: tuple[tuple[int, ...], str]) -> Operan
     if part in ("w", "dense"):
         return Operand(shape=shape, dtype=dtype, fill="normal", rotates=True)
     return Operand(shape=shape, dtype=dtype, fill="uniform", low=low, high=high, rotates=True)
+
+
+def _of_attention(call: Call, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+    """Sequences as long as their block tables allow, their blocks anywhere in the pools."""
+    if name == "block_table":
+        rows = call.types[1][0][1]
+        return Operand(shape=shape, dtype=dtype, fill="uniform", high=rows // call.attributes["block_size"] - 1)
+    if name == "positions":  # of each token of a decoded step, else of a prompt's first
+        (sequences, blocks), tokens = call.types[3][0], call.types[0][0][0]
+        last = blocks * call.attributes["block_size"] - tokens // sequences
+        return Operand(shape=shape, dtype=dtype, fill="uniform", low=last, high=last)
+    if dtype == "i8":
+        return Operand(shape=shape, dtype=dtype, fill="uniform", low=0, high=56)  # E4M3 up to 1
+    return Operand(shape=shape, dtype=dtype, fill="normal")
 
 
 def _format(call: Call, tensor: int) -> str:

@@ -62,5 +62,5 @@ def choose_tile(
 
     fitting = [t for t in tiles if t.rows < 2 * m or t.rows == tiles[0].rows]
     rule = next((t for t in reversed(fitting) if busy(t)), fitting[min(1, len(fitting) - 1)])
-    question = Question("gemm_tile", with_elements(kernel, x), m, (*columns, k))
+    question = Question("gated_gemm_tile" if gated else "gemm_tile", with_elements(kernel, x), m, (*columns, k))
     return tile_of(str(choices.pick(question, {"tile": rule.name}, [{"tile": t.name} for t in tiles])["tile"]))
