@@ -15,7 +15,7 @@ KIT := artifacts/h200
 
 .PHONY: env demo test test-slow simulate table lint bench soak clean
 .PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
-.PHONY: bench-quality bench-programs h200-kit
+.PHONY: bench-quality bench-programs predicted-table h200-kit
 
 env: $(STAMP)
 
@@ -92,6 +92,10 @@ bench-quality: env | $(FIGURES)
 # Programs of released mixtures of experts for gfx1151: dispatches, predicted speed, seconds to compile.
 bench-programs: env | $(FIGURES)
 	$(BIN)/python benchmarks/moe_models.py | tee $(FIGURES)/$@.md
+
+# The answers that ship for gfx1151, predicted by the rules; after a change of them.
+predicted-table: env
+	$(BIN)/python benchmarks/predicted_table.py
 
 # What the figures of an NVIDIA GPU need, compiled here; on the machine with the GPU, in a checkout, then:
 #   python benchmarks/gpu_kernels.py run artifacts/h200/kernels

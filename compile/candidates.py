@@ -247,7 +247,8 @@ def _config(call: Call, n: int, candidate: int) -> str:
     """Attributes of the nth call. Each reads another layer of the pools, which are too large for copies."""
     attributes = {**call.attributes, "candidate": candidate}
     if "layer" in attributes:
-        attributes["layer"] = n % call.types[1][0][0]
+        (layers, _rows, width), head = call.types[1][0], call.types[0][0][-1]
+        attributes["layer"] = n % (layers * width // (attributes["kv_heads"] * head))  # a layer may take several
     return ", ".join(f"{name} = {_attribute(value)}" for name, value in sorted(attributes.items()))
 
 

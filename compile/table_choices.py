@@ -1,35 +1,46 @@
-"""Which table answers for the rules when a bundle is compiled."""
+"""Which table answers for the rules when a bundle is compiled: the bundle's own, else one that ships for the chip."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from .. import custom_kernels
 from ..bundle import Bundle
 from ..choice_table import ChoiceTable, read_table, table_path
 from ..custom_kernels.choices import RULES_ONLY, Choices, Question
 from .target_kernels import CHIPS, kernels_hash, tuned_chip
 from .targets import Target
 
+SHIPPED = Path(custom_kernels.__file__).parent / "gpu" / "tables"
+
 
 def table_choices(bundle: Bundle, target: Target, activations: str) -> tuple[Choices, dict[str, Any]]:
-    """The answers of the bundle's table, and what build.json says of them: `source` (the table's file, or "rules"),
-    `origin` ("measured" or "predicted"), and `unused`, why a table that is there is not used.
-
-    StrixhloError where it cannot be read.
+    """The answers, and what build.json says of them: `source` (the table's file, "shipped", or "rules" where none
+    ships), `origin` ("measured" or "predicted"), and `unused`, why a table of the bundle's is not used. What a table does not
+    answer, the rules do. StrixhloError where the bundle's cannot be read.
     """
     if not kernels_hash(target):
         return RULES_ONLY, {"source": "none", "origin": "the compiler's own"}
-    path = table_path(bundle.path, tuned_chip(target))
-    rules = {"source": "rules", "origin": CHIPS[target.kind].origin if target.kind in CHIPS else "measured"}
-    if not path.is_file():
-        return RULES_ONLY, rules
-    table = read_table(path)
-    where = f"{path.parent.name}/{path.name}"
-    if reason := _unfit(table, target, activations):
-        return RULES_ONLY, rules | {"unused": f"{where}: {reason}"}
+    chip = tuned_chip(target)
+    path, unused = table_path(bundle.path, chip), {}
+    if path.is_file():
+        table, where = read_table(path), f"{path.parent.name}/{path.name}"
+        reason = _unfit(table, target, activations)
+        if not reason:
+            return _answers(table, where)
+        unused = {"unused": f"{where}: {reason}"}
+    if target.kind in CHIPS and (shipped := SHIPPED / f"{chip}.json").is_file():
+        choices, record = _answers(read_table(shipped), "shipped")
+        return choices, record | unused
+    origin = CHIPS[target.kind].origin if target.kind in CHIPS else "measured"
+    return RULES_ONLY, {"source": "rules", "origin": origin, **unused}
+
+
+def _answers(table: ChoiceTable, source: str) -> tuple[Choices, dict[str, Any]]:
     entries = {Question(e.choice, e.kernel, e.rows, e.shape): e.answer for e in table.entries}
     about = {"origin": table.origin, "device": table.device, "entries": len(entries), "digest": table.digest}
-    return Choices(entries), {"source": where, **about}
+    return Choices(entries), {"source": source, **about}
 
 
 def _unfit(table: ChoiceTable, target: Target, activations: str) -> str:
@@ -44,12 +55,12 @@ def _unfit(table: ChoiceTable, target: Target, activations: str) -> str:
 
 def table_lines(record: dict[str, Any]) -> list[str]:
     """The record for people to read."""
-    if record["source"] == "rules":
-        measured = record["origin"] == "measured"
-        lines = ["  choices: by rule, " + ("measured" if measured else "predicted, not measured: see `strixhlo tune`")]
-    elif record["source"] == "none":
+    if record["source"] == "none":
         return []
+    where = {"rules": "by rule", "shipped": "the table that ships"}.get(record["source"], record["source"])
+    if record["origin"] == "measured":
+        how = f"measured on {record['device']}" if "device" in record else "measured"
     else:
-        text = f"  choices: {record['source']}, {record['origin']} on {record['device']}, {record['entries']} answers"
-        lines = [text]
-    return [*lines, *([f"  not used: {record['unused']}"] if "unused" in record else [])]
+        how = "predicted, not measured: see `strixhlo tune`"
+    count = f", {record['entries']} answers" if "entries" in record else ""
+    return [f"  choices: {where}{count}, {how}", *([f"  not used: {record['unused']}"] if "unused" in record else [])]
