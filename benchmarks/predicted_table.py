@@ -3,12 +3,13 @@
   python benchmarks/predicted_table.py [--check]
 
 The questions are those of released shapes in common formats, the answers the rules', and the microseconds what the
-weights' bytes take at 212 GB/s, which is a bound. --check only says whether the file is what would be written. An owner's
-`strixhlo tune` measures the same questions, and more.
+weights' bytes take at 212 GB/s, which is a bound. --check only says whether the file is what would be written.
+An owner's `strixhlo tune` measures the same questions, and more.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import strixhlo.custom_kernels
 from strixhlo.bundle import DTYPE_BYTES, SCHEMA_VERSION
-from strixhlo.choice_table import ChoiceTable, Entry, write_table
+from strixhlo.choice_table import ChoiceTable, Entry
 from strixhlo.compile.candidates import Asking, questions
 from strixhlo.compile.random_operands import operand
 from strixhlo.compile.target_kernels import kernels_hash
@@ -24,6 +25,7 @@ from strixhlo.compile.targets import parse_target
 from strixhlo.export.checkpoint.contents import Checkpoint
 from strixhlo.export.export import ENTRIES, planned
 from strixhlo.export.trace import trace
+from strixhlo.replacement import atomic_write
 from strixhlo.step_traffic import STRIX_HALO_BANDWIDTH
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -101,7 +103,10 @@ def predicted() -> ChoiceTable:
 def main() -> None:
     made = predicted()
     if sys.argv[1:] != ["--check"]:
-        write_table(TABLE, made)
+        head, entries = made.model_dump(mode="json", exclude={"entries"}), made.model_dump(mode="json")["entries"]
+        lines = ",\n".join(json.dumps(e) for e in entries)  # one a line, so that a change of a rule can be read
+        TABLE.parent.mkdir(exist_ok=True)
+        atomic_write(TABLE, f'{json.dumps(head)[:-1]}, "entries": [\n{lines}\n]}}\n'.encode())
         print(f"{TABLE}: {len(made.entries)} predicted answers")
         return
     there = ChoiceTable.model_validate_json(TABLE.read_text())

@@ -17,8 +17,8 @@ SHIPPED = Path(custom_kernels.__file__).parent / "gpu" / "tables"
 
 def table_choices(bundle: Bundle, target: Target, activations: str) -> tuple[Choices, dict[str, Any]]:
     """The answers, and what build.json says of them: `source` (the table's file, "shipped", or "rules" where none
-    ships), `origin` ("measured" or "predicted"), and `unused`, why a table of the bundle's is not used. What a table does not
-    answer, the rules do. StrixhloError where the bundle's cannot be read.
+    ships), `origin` ("measured" or "predicted"), and `unused`, why a table that is there is not used. What a table does
+    not answer, the rules do. StrixhloError where the bundle's cannot be read.
     """
     if not kernels_hash(target):
         return RULES_ONLY, {"source": "none", "origin": "the compiler's own"}
@@ -31,8 +31,10 @@ def table_choices(bundle: Bundle, target: Target, activations: str) -> tuple[Cho
             return _answers(table, where)
         unused = {"unused": f"{where}: {reason}"}
     if target.kind in CHIPS and (shipped := SHIPPED / f"{chip}.json").is_file():
-        choices, record = _answers(read_table(shipped), "shipped")
-        return choices, record | unused
+        table = read_table(shipped)
+        if table.kernels == kernels_hash(target):
+            choices, record = _answers(table, "shipped")
+            return choices, record | unused
     origin = CHIPS[target.kind].origin if target.kind in CHIPS else "measured"
     return RULES_ONLY, {"source": "rules", "origin": origin, **unused}
 

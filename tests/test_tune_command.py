@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from strixhlo.bundle import BUILD, Bundle, open_bundle, read_record
 from strixhlo.choice_table import ChoiceTable, read_table, table_path, write_table
 from strixhlo.cli import main
-from strixhlo.compile import candidates
+from strixhlo.compile import candidates, table_choices
 from strixhlo.compile.candidates import questions
-from strixhlo.compile.target_kernels import tuned_chip
+from strixhlo.compile.target_kernels import kernels_hash, tuned_chip
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.choices import Choices, Question
 from strixhlo.custom_kernels.cpu import launches
@@ -117,6 +117,23 @@ def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:
     path.write_text("{")
     result = CliRunner().invoke(main, ["compile", str(bundle.path)])
     assert result.exit_code == 2 and "cannot be read" in result.output and "Traceback" not in result.output
+
+
+def test_gfx1151_ships_with_a_predicted_table(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rocm = parse_target("rocm")
+    table = read_table(table_choices.SHIPPED / "gfx1151.json")
+    assert (table.origin, table.chip) == ("predicted", "gfx1151")
+    assert {e.choice for e in table.entries} >= {"gemv", "gated_gemv", "gemm"}
+    assert len({e.kernel for e in table.entries}) > 8
+    monkeypatch.setattr(table_choices, "SHIPPED", tmp_path)
+    write_table(tmp_path / "gfx1151.json", table.model_copy(update={"kernels": kernels_hash(rocm)}))
+    choices, record = table_choices.table_choices(bundle, rocm, "f32")
+    assert len(choices.entries) == len(table.entries)
+    (line,) = table_choices.table_lines(record)
+    assert "predicted, not measured" in line
+    write_table(tmp_path / "gfx1151.json", table.model_copy(update={"kernels": "0" * 64}))  # of other kernels
+    choices, record = table_choices.table_choices(bundle, rocm, "f32")
+    assert choices.entries == {} and record == {"source": "rules", "origin": "predicted"}
 
 
 def test_nothing_to_tune_is_one_line(bundle: Bundle) -> None:
