@@ -22,7 +22,10 @@ from .lower import ExportRule
 from .targets import Target
 
 CHIPS = {"rocm": GFX1151, "cuda": H200}  # launches are shaped for these, and run on others
-PTX_CHIP = "sm_80"  # the oldest GPU that a CUDA target names; the driver compiles PTX for newer ones
+# What PTX is made for: the oldest GPU that a CUDA target names, and the first that converts fp8. The driver compiles it
+# for newer ones.
+PTX_CHIPS = {"sm_80": "sm_80", "sm_86": "sm_80"}
+FP8_CHIP = "sm_89"
 
 
 def lowering_rules(target: Target, activations: str, choices: Choices = RULES_ONLY) -> Mapping[str, LoweringRule]:
@@ -41,7 +44,7 @@ def kernel_executable(target: Target) -> CpuExecutable | GpuExecutable:
         return CpuExecutable(build_cpu_object(target.cpu, target.cpu_features), attribute)
     if target.kind == "rocm":
         return GpuExecutable(lambda symbols: hsaco(target.chip, symbols), attribute)
-    return GpuExecutable(lambda symbols: ptx_object(PTX_CHIP, symbols), attribute)
+    return GpuExecutable(lambda symbols: ptx_object(PTX_CHIPS.get(target.chip, FP8_CHIP), symbols), attribute)
 
 
 def put_kernels_in(

@@ -60,8 +60,8 @@ template <class T>
 static void attend_row(const AttentionShape& shape, const float* q, const T* keys, const T* values,
                        const int32_t* table, int64_t position, float sink, float* y) {
   const Positions seen = seen_from(position, shape.window);
-  const int64_t head_dim = shape.head_dim;
-  for (int64_t d = 0; d < head_dim; d++) y[d] = 0.0f;
+  const int64_t width = shape.value_dim;
+  for (int64_t d = 0; d < width; d++) y[d] = 0.0f;
   if (seen.high < 0) return;
   float peak = sink;  // weights and sums are relative to exp(peak)
   F total = 0;
@@ -72,7 +72,7 @@ static void attend_row(const AttentionShape& shape, const float* q, const T* key
     next_keys(cursor, places);
     const Span span = span_in_block(seen, p);
     const I in_span = (lane_index() >= int32_t(span.first)) & (lane_index() < int32_t(span.end));
-    F scores = finish_scores(score_keys(q, keys, places, head_dim), shape);
+    F scores = finish_scores(score_keys(q, keys, places, shape.head_dim), shape);
     scores = in_span ? scores : F(-__builtin_inff());
     const float highest = largest(scores);
     float old = 1.0f;
@@ -85,9 +85,9 @@ static void attend_row(const AttentionShape& shape, const float* q, const T* key
     alignas(64) float weight[W];
     store(weight, weights);
     int64_t d = 0;
-    for (; d + 4 * W <= head_dim; d += 4 * W) mix_columns<T, 4>(y, old, weight, span, values, places, d, 4 * W);
-    for (; d < head_dim; d += W) mix_columns<T, 1>(y, old, weight, span, values, places, d, head_dim - d);
+    for (; d + 4 * W <= width; d += 4 * W) mix_columns<T, 4>(y, old, weight, span, values, places, d, 4 * W);
+    for (; d < width; d += W) mix_columns<T, 1>(y, old, weight, span, values, places, d, width - d);
   }
   const float inverse = 1.0f / sum(total);
-  for (int64_t d = 0; d < head_dim; d++) y[d] *= inverse;
+  for (int64_t d = 0; d < width; d++) y[d] *= inverse;
 }

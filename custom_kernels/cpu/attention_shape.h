@@ -5,7 +5,7 @@
 #include "half.h"
 
 struct AttentionShape {
-  int64_t layer, T, S, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window;
+  int64_t layer, T, S, q_heads, kv_heads, head_dim, value_dim, pool_rows, blocks, block_size, window;
   float scale, softcap;
 };
 

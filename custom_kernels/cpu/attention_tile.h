@@ -2,7 +2,7 @@
 #pragma once
 #include "attention_row.h"
 
-constexpr int64_t LARGEST_HEAD = 512;  // of a tile; larger heads go row by row
+constexpr int64_t LARGEST_HEAD = 576;  // of a tile; larger heads go row by row
 constexpr int KEY_COLUMNS = 64;        // converted at a time
 
 // A tile's rows: `count` of them, W lanes.
@@ -92,9 +92,9 @@ INLINE F weigh_tile(F (&scores)[W], Softmax& rows, const Rows& tile, int64_t p, 
 // R rows that see all keys of the block.
 template <class T, int R>
 INLINE void mix_rows(float* y, int64_t row_stride, const float (&weight)[W][W], const float* old, int first,
-                     const T* values, const int64_t (&places)[W], int64_t head_dim) {
-  for (int64_t d = 0; d < head_dim; d += W) {
-    const int64_t n = min(head_dim - d, W);
+                     const T* values, const int64_t (&places)[W], int64_t value_dim) {
+  for (int64_t d = 0; d < value_dim; d += W) {
+    const int64_t n = min(value_dim - d, W);
     const bool whole = n == W;
     F acc[R];
     UNROLL
@@ -123,7 +123,7 @@ INLINE void mix_rows(float* y, int64_t row_stride, const float (&weight)[W][W], 
 // all: 0 * NaN is NaN.
 template <class T>
 INLINE void mix_tile(float* y, int64_t row_stride, const F (&weights)[W], F old_rows, const Rows& tile, int64_t p,
-                     const T* values, const int64_t (&places)[W], int64_t head_dim) {
+                     const T* values, const int64_t (&places)[W], int64_t value_dim) {
   constexpr int AT_ONCE = W < 8 ? 4 : 8;
   alignas(64) float weight[W][W], old[W];
   UNROLL
@@ -136,7 +136,7 @@ INLINE void mix_tile(float* y, int64_t row_stride, const F (&weights)[W], F old_
       whole = span.first == 0 && span.end == W;
     }
     if (whole) {
-      mix_rows<T, AT_ONCE>(y, row_stride, weight, old, first, values, places, head_dim);
+      mix_rows<T, AT_ONCE>(y, row_stride, weight, old, first, values, places, value_dim);
       continue;
     }
     for (int64_t r = first; r < min(first + AT_ONCE, tile.count); r++) {
@@ -145,23 +145,22 @@ INLINE void mix_tile(float* y, int64_t row_stride, const F (&weights)[W], F old_
       float own[W];
       for (int i = 0; i < W; i++) own[i] = weight[i][r];
       float* row = y + r * row_stride;
-      for (int64_t d = 0; d < head_dim; d += W)
-        mix_columns<T, 1>(row, old[r], own, span, values, places, d, head_dim - d);
+      for (int64_t d = 0; d < value_dim; d += W)
+        mix_columns<T, 1>(row, old[r], own, span, values, places, d, value_dim - d);
     }
   }
 }
 
-// `count` rows, at most W; q and y: the head's first row, `row_stride` elements from one row to the next.
+// `count` rows, at most W; q and y: the head's first row.
 template <class T>
 static void attend_tile(const AttentionShape& shape, const float* q, const T* keys, const T* values,
-                        const int32_t* table, const int32_t* positions, float sink, int64_t count, int64_t row_stride,
-                        float* y) {
+                        const int32_t* table, const int32_t* positions, float sink, int64_t count, float* y) {
   alignas(64) float turned[LARGEST_HEAD][W];
-  const int64_t head_dim = shape.head_dim;
+  const int64_t head_dim = shape.head_dim, value_dim = shape.value_dim, row_stride = shape.q_heads * value_dim;
   const Rows rows = find_rows(positions, count, shape.window);
-  turn_queries(turned, q, row_stride, count, head_dim);
+  turn_queries(turned, q, shape.q_heads * head_dim, count, head_dim);
   for (int r = 0; r < count; r++)
-    for (int64_t d = 0; d < head_dim; d++) y[r * row_stride + d] = 0.0f;
+    for (int64_t d = 0; d < value_dim; d++) y[r * row_stride + d] = 0.0f;
   Softmax softmax = {F(sink), F(sink == NO_SINK ? 0.0f : 1.0f)};
   KeyCursor cursor = start_keys(shape, table, rows.any);
   for (int64_t p = cursor.p; p <= rows.any.high; p += W) {
@@ -170,13 +169,13 @@ static void attend_tile(const AttentionShape& shape, const float* q, const T* ke
     next_keys(cursor, places);
     score_tile(scores, turned, keys, places, head_dim);
     const F old = weigh_tile(scores, softmax, rows, p, shape);
-    mix_tile(y, row_stride, scores, old, rows, p, values, places, head_dim);
+    mix_tile(y, row_stride, scores, old, rows, p, values, places, value_dim);
   }
   alignas(64) float total[W];
   store(total, softmax.total);
   for (int r = 0; r < count; r++) {
     if (rows.seen[r].high < 0) continue;
     const float inverse = 1.0f / total[r];
-    for (int64_t d = 0; d < head_dim; d++) y[r * row_stride + d] *= inverse;
+    for (int64_t d = 0; d < value_dim; d++) y[r * row_stride + d] *= inverse;
   }
 }

@@ -97,21 +97,25 @@ def attention_launches(
     window: int = 0,
     scale: float,
     softcap: float = 0.0,
+    value_dim: int = 0,
     sinks: bool = False,
 ) -> tuple[Launch, ...]:
-    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16" or "f32") -> y of the same shape.
+    """q float32 [tokens, q_heads, head_dim] over the pools (dtype "fp8", "f16", "bf16" or "f32") -> y [tokens, q_heads,
+    value_dim or head_dim].
 
     One workgroup computes one query head of up to 16 rows of one sequence. sinks: an input of that name, float32
     [q_heads]; without, nothing is read of what stands in its place.
     """
     per_sequence = tokens // sequences
     row_tile = min(ATTENTION_ROWS, per_sequence)
-    shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size)
+    value_dim = value_dim or head_dim
+    heads = (layer, tokens, sequences, q_heads, kv_heads, head_dim, value_dim)
+    shape = (*heads, pool_rows, blocks_per_sequence, block_size)
     return (
         Launch(
             f"strixhlo_attention_{dtype}kv",
             ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q"),
-            (Output("y", (tokens, q_heads, head_dim), "f32"),),
+            (Output("y", (tokens, q_heads, value_dim), "f32"),),
             (*shape, window, _float_bits(scale), _float_bits(softcap), int(sinks), row_tile),
             sequences * _ceil_div(per_sequence, row_tile) * q_heads,
         ),

@@ -1,4 +1,5 @@
-// Attention of new tokens over the paged KV pools: see custom_kernels/ops/attention.py for what it computes.
+// Attention of new tokens over the paged KV pools in float32, for pools of that type; others: flash_attention.h. See
+// custom_kernels/ops/attention.py for what it computes.
 //
 // A workgroup takes up to QUERIES query vectors (row, query head) of one sequence that share a KV head, and one of
 // `splits` equal parts of the positions that they see. Its waves take turns at tiles of 32 positions: a lane scores one
@@ -9,18 +10,19 @@
 #include "cache.h"
 #include "elements.h"
 
-inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE, QUERIES = 8;
+inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE;
 inline constexpr u32 TOGETHER = 8;  // rows of values whose loads are under way at once
 inline constexpr f32 NOTHING = -3.0e38f;  // below every score; no infinity, so that differences stay numbers
 inline constexpr f32 LOG2_E = 1.44269504088896f;
+inline constexpr u32 MOST_SPLITS = 64;
 
 struct AttentionShape {
-  u32 layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window;
+  u32 layer, tokens, sequences, q_heads, kv_heads, head_dim, value_dim, pool_rows, blocks, block_size, window;
   f32 scale, softcap;
   u32 has_sinks, splits;
 };
 
-template <u32 DIMS>
+template <u32 DIMS, u32 QUERIES>
 struct AttentionTiles {
   static constexpr u32 CAPACITY = DIMS * WAVE;
   LOCAL_ARRAY static inline f32x4 q[QUERIES * CAPACITY / 4];
@@ -37,14 +39,16 @@ DEVICE f32 capped(f32 score, f32 softcap) {
   return softcap * __builtin_copysignf(tanh, x);
 }
 
-// A softmax's highest score and its sum relative to that, with the sink of a head among the scores.
+// A softmax's highest score, times LOG2_E as all peaks are, and its sum relative to that, with the sink of a head among the
+// scores.
 DEVICE void join_sink(f32 sink, f32& highest, f32& sum) {
-  const f32 higher = larger(highest, sink);
-  sum = multiply_add(sum, exp2_fast((highest - higher) * LOG2_E), exp2_fast((sink - higher) * LOG2_E));
+  const f32 scaled = sink * LOG2_E, higher = larger(highest, scaled);
+  sum = multiply_add(sum, exp2_fast(highest - higher), exp2_fast(scaled - higher));
   highest = higher;
 }
 
 // Where one workgroup works.
+template <u32 QUERIES>
 struct AttentionPlace {
   u32 split, first_query, kv_head, sequence, queries, group;
 
@@ -80,14 +84,14 @@ DEVICE i32 first_seen(i32 position, i32 window) {
 }
 
 // Y: X, or f32 for parts of a split.
-template <class T, u32 DIMS, class X, class Y>
+template <class T, u32 DIMS, u32 QUERIES, class X, class Y>
 DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool, const GLOBAL i32* block_table,
                       const GLOBAL i32* positions, const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                       const AttentionShape s) {
-  using Tiles = AttentionTiles<DIMS>;
+  using Tiles = AttentionTiles<DIMS, QUERIES>;
   LOCAL f32* tile_q = (LOCAL f32*)Tiles::q;
   const LOCAL f32x4* tile_q4 = Tiles::q;
-  const AttentionPlace place = AttentionPlace::of(s);
+  const AttentionPlace<QUERIES> place = AttentionPlace<QUERIES>::of(s);
   const u32 thread = thread_id(), lane = lane_id(), wave = wave_id();
   const i32 context = (i32)(s.blocks * s.block_size);
 
@@ -119,7 +123,7 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
   const GLOBAL T* keys = k_pool + (u64)s.layer * s.pool_rows * width + place.kv_head * s.head_dim;
   const GLOBAL T* values = v_pool + (u64)s.layer * s.pool_rows * width + place.kv_head * s.head_dim;
   const GLOBAL i32* table = block_table + (u64)place.sequence * s.blocks;
-  const u32 dimension = smaller(lane * DIMS, s.head_dim - DIMS);  // lanes past the end repeat the last dimensions
+  const u32 dimension = smaller(lane * DIMS, s.value_dim - DIMS);  // lanes past the end repeat the last dimensions
 
   f32 peak[QUERIES], total[QUERIES], mixed[QUERIES][DIMS] = {};
   UNROLL for (u32 i = 0; i < QUERIES; i++) {
@@ -146,10 +150,10 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
     UNROLL for (u32 i = 0; i < QUERIES; i++) {
       const bool visible = position >= first[i] && position <= smaller(last[i], end);
       seen = seen || visible;
-      const f32 value = visible ? capped(score[i] * s.scale, s.softcap) : NOTHING;
+      const f32 value = visible ? capped(score[i] * s.scale, s.softcap) * LOG2_E : NOTHING;
       const f32 higher = larger(peak[i], maximum_over_wave(value));
-      const f32 kept = exp2_fast((peak[i] - higher) * LOG2_E);
-      score[i] = visible ? exp2_fast((value - higher) * LOG2_E) : 0.0f;
+      const f32 kept = exp2_fast(peak[i] - higher);
+      score[i] = visible ? exp2_fast(value - higher) : 0.0f;
       total[i] = multiply_add(total[i], kept, score[i]);
       peak[i] = higher;
       UNROLL for (u32 c = 0; c < DIMS; c++) mixed[i][c] *= kept;
@@ -188,7 +192,7 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
     f32 highest = NOTHING, sum = 0.0f, kept[ATTENTION_WAVES];
     UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) highest = larger(highest, Tiles::peak[w * QUERIES + i]);
     UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
-      kept[w] = exp2_fast((Tiles::peak[w * QUERIES + i] - highest) * LOG2_E);
+      kept[w] = exp2_fast(Tiles::peak[w * QUERIES + i] - highest);
       sum = multiply_add(Tiles::total[w * QUERIES + i], kept[w], sum);
     }
     const u64 row = place.row(s, i) * s.splits + place.split;
@@ -196,14 +200,14 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
     if (s.splits == 1) {
       const f32 before = highest;
       if (s.has_sinks) join_sink(sinks[place.head(i)], highest, sum);
-      factor = sum > 0.0f ? exp2_fast((before - highest) * LOG2_E) / sum : 0.0f;
+      factor = sum > 0.0f ? exp2_fast(before - highest) / sum : 0.0f;
     }
-    for (u32 d = thread; d < s.head_dim; d += ATTENTION_THREADS) {
+    for (u32 d = thread; d < s.value_dim; d += ATTENTION_THREADS) {
       f32 value = 0.0f;
       UNROLL for (u32 w = 0; w < ATTENTION_WAVES; w++) {
         value = multiply_add(Tiles::mixed[(w * QUERIES + i) * Tiles::CAPACITY + d], kept[w], value);
       }
-      store(out, row * s.head_dim + d, value * factor);
+      store(out, row * s.value_dim + d, value * factor);
     }
     if (s.splits > 1 && thread == 0) {
       peaks[2 * row] = highest;
@@ -212,26 +216,56 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
   }
 }
 
-// parts [rows, splits, head_dim] with their peaks and sums [rows, splits, 2] -> out [rows, head_dim]; a workgroup a row,
-// which is token * q_heads + head. sinks [q_heads] are read where has_sinks.
+// parts [rows, splits, width] with their peaks and sums [rows, splits, 2] -> out [rows, width]; a workgroup a row, which is
+// token * q_heads + head. sinks [q_heads] are read where has_sinks. A sum of 0 marks a part that is not there.
+struct CombineTiles {
+  LOCAL_ARRAY static inline f32 weight[MOST_SPLITS];
+  LOCAL_ARRAY static inline f32x4 value[ATTENTION_WAVES][WAVE];
+};
+
 template <class X>
 DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL X* out,
-                              u32 head_dim, u32 splits, u32 q_heads, u32 has_sinks) {
+                              u32 width, u32 splits, u32 q_heads, u32 has_sinks) {
   const u64 first = (u64)workgroup_id() * splits;
-  f32 highest = NOTHING;
-  for (u32 i = 0; i < splits; i++) highest = larger(highest, peaks[2 * (first + i)]);
-  f32 sum = 0.0f;
-  for (u32 i = 0; i < splits; i++) {
-    sum = multiply_add(peaks[2 * (first + i) + 1], exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E), sum);
+  const u32 lane = lane_id(), wave = wave_id();
+  f32 peak[MOST_SPLITS / WAVE], part[MOST_SPLITS / WAVE], highest = NOTHING, sum = 0.0f;
+  UNROLL for (u32 j = 0; j < MOST_SPLITS / WAVE; j++) {
+    const u32 i = j * WAVE + lane;
+    peak[j] = i < splits ? peaks[2 * (first + i)] : NOTHING;
+    part[j] = i < splits ? peaks[2 * (first + i) + 1] : 0.0f;
+    highest = larger(highest, peak[j]);
   }
+  highest = maximum_over_wave(highest);
+  u32 there = 0;  // parts up to the last one that is there
+  UNROLL for (u32 j = 0; j < MOST_SPLITS / WAVE; j++) {
+    const f32 weight = part[j] == 0.0f ? 0.0f : exp2_fast(peak[j] - highest);
+    sum = multiply_add(part[j], weight, sum);
+    there = part[j] == 0.0f ? there : j * WAVE + lane + 1;
+    if (wave == 0) CombineTiles::weight[j * WAVE + lane] = weight;
+  }
+  sum = sum_over_wave(sum);
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
+    const u32 other = shuffle_bits(there, lane ^ mask);
+    there = there > other ? there : other;
+  }
+  there = broadcast_bits(there, 0);
+  const f32 before = highest;
   if (has_sinks) join_sink(sinks[workgroup_id() % q_heads], highest, sum);
-  const f32 factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-  for (u32 d = thread_id(); d < head_dim; d += ATTENTION_THREADS) {
-    f32 value = 0.0f;
-    for (u32 i = 0; i < splits; i++) {
-      const f32 kept = exp2_fast((peaks[2 * (first + i)] - highest) * LOG2_E);
-      value = multiply_add(parts[(first + i) * head_dim + d], kept, value);
+  const f32 factor = there ? exp2_fast(before - highest) / sum : 0.0f;
+  barrier();
+  for (u32 from = 0; from < width; from += 4 * WAVE) {
+    const u32 d = from + 4 * lane;
+    f32x4 value = 0.0f;
+    _Pragma("unroll 8") for (u32 i = wave; i < there; i += ATTENTION_WAVES) {
+      const f32x4 v = ((const GLOBAL f32x4*)parts)[((first + i) * width + smaller(d, width - 4)) / 4];
+      value += CombineTiles::weight[i] == 0.0f ? (f32x4)0.0f : v * CombineTiles::weight[i];
     }
-    store(out, (u64)workgroup_id() * head_dim + d, value * factor);
+    CombineTiles::value[wave][lane] = value;
+    barrier();
+    if (wave == 0 && d < width) {
+      UNROLL for (u32 w = 1; w < ATTENTION_WAVES; w++) value += CombineTiles::value[w][lane];
+      store4(out, ((u64)workgroup_id() * width + d) / 4, there ? value * factor : (f32x4)0.0f);
+    }
+    barrier();
   }
 }

@@ -1,7 +1,7 @@
-// The elements of a KV pool: f32, f16 and fp8 (E4M3 "fn": bias 7, no infinity, 0x7f is NaN); see ops/cache_types.py.
+// The elements of a KV pool: f32, f16, BF16 and fp8 (E4M3 "fn": bias 7, no infinity, 0x7f is NaN); see ops/cache_types.py.
 #pragma once
 
-#include "device.h"
+#include "elements.h"
 
 struct fp8 {
   u8 bits;
@@ -18,7 +18,7 @@ DEVICE f32 e4m3(u32 bits) {
 template <class T>
 DEVICE T cache_element(f32 value) {
   if constexpr (sizeof(T) > 1) {
-    return (T)value;
+    return Element<T>::of(value);
   } else {
     const u32 all = __builtin_bit_cast(u32, value), magnitude = all & 0x7fffffffu;
     const u32 clipped = smaller(magnitude, 0x43e00000u);

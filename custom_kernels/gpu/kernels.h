@@ -5,6 +5,7 @@
 #include "argmax.h"
 #include "attention.h"
 #include "finish.h"
+#include "flash_attention.h"
 #include "fused_gemm.h"
 #include "fused_gemv.h"
 #include "gemm.h"
@@ -199,21 +200,35 @@
 #define ATTENTION_INPUTS(X, type) \
   IN(X, q), IN(type, k_pool), IN(type, v_pool), IN(i32, table), IN(i32, positions), IN(f32, sinks)
 #define ATTENTION_SCALARS                                                                                   \
-  u32 layer, u32 tokens, u32 sequences, u32 q_heads, u32 kv_heads, u32 head_dim, u32 pool_rows, u32 blocks, \
-      u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits, u32 has_sinks
+  u32 layer, u32 tokens, u32 sequences, u32 q_heads, u32 kv_heads, u32 head_dim, u32 value_dim, u32 pool_rows, \
+      u32 blocks, u32 block_size, u32 window, u32 scale_bits, u32 softcap_bits, u32 has_sinks
 #define ATTENTION_SHAPE                                                                         \
-  layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks, block_size, window, \
+  layer, tokens, sequences, q_heads, kv_heads, head_dim, value_dim, pool_rows, blocks, block_size, window, \
       __builtin_bit_cast(f32, scale_bits), __builtin_bit_cast(f32, softcap_bits), has_sinks
-#define ATTENTION(symbol, X, type, capacity)                                                                        \
-  KERNEL(ATTENTION_THREADS)                                                                                         \
-  void symbol(ATTENTION_INPUTS(X, type), OUT(X, y), ATTENTION_SCALARS) {                                            \
-    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, y, nullptr, {ATTENTION_SHAPE, 1}); \
+#define ATTENTION(symbol, X, type, capacity, queries)                                                                    \
+  KERNEL(ATTENTION_THREADS)                                                                                              \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(X, y), ATTENTION_SCALARS) {                                                 \
+    attention<type, capacity / WAVE, queries>(q, k_pool, v_pool, table, positions, sinks, y, nullptr, {ATTENTION_SHAPE, 1}); \
   }
-#define ATTENTION_SPLIT(symbol, X, type, capacity)                                                                     \
-  KERNEL(ATTENTION_THREADS)                                                                                            \
-  void symbol(ATTENTION_INPUTS(X, type), OUT(f32, parts), OUT(f32, peaks),                                             \
-                                                     ATTENTION_SCALARS, u32 splits) {                                  \
-    attention<type, capacity / WAVE>(q, k_pool, v_pool, table, positions, sinks, parts, peaks, {ATTENTION_SHAPE, splits}); \
+#define ATTENTION_SPLIT(symbol, X, type, capacity, queries)                                                     \
+  KERNEL(ATTENTION_THREADS)                                                                                     \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(f32, parts), OUT(f32, peaks), ATTENTION_SCALARS, u32 splits) {     \
+    attention<type, capacity / WAVE, queries>(q, k_pool, v_pool, table, positions, sinks, parts, peaks,         \
+                                              {ATTENTION_SHAPE, splits});                                       \
+  }
+// The same on the matrix units; blocks: of rows of a wave, 0 where the waves share the rows; part: the most dimensions of
+// values of a wave.
+#define FLASH(symbol, X, type, head, value, blocks, part)                                                             \
+  KERNEL(ATTENTION_THREADS)                                                                                     \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(X, y), ATTENTION_SCALARS) {                                        \
+    FlashAttention<X, type, head, value, blocks, part, false, X>().run(q, k_pool, v_pool, table, positions, sinks, y, nullptr, \
+                                                                 {ATTENTION_SHAPE, 1});                         \
+  }
+#define FLASH_SPLIT(symbol, X, type, head, value, blocks, part)                                                       \
+  KERNEL(ATTENTION_THREADS)                                                                                     \
+  void symbol(ATTENTION_INPUTS(X, type), OUT(f32, parts), OUT(f32, peaks), ATTENTION_SCALARS, u32 splits) {     \
+    FlashAttention<X, type, head, value, blocks, part, true, f32>().run(q, k_pool, v_pool, table, positions, sinks, parts, \
+                                                                  peaks, {ATTENTION_SHAPE, splits});            \
   }
 #define ATTENTION_COMBINE(symbol, X)                                                   \
   KERNEL(ATTENTION_THREADS)                                                            \

@@ -17,6 +17,8 @@ from ...replacement import scratch_directory
 from ..ops.formats import FORMATS, WeightFormat
 from ..ops.formats_affine import AFFINE_FORMATS, AffineFormat
 from ..toolchain import KernelObject, cache_directory, find_clang, linker, run_tool
+from .attention_kernels import POOLS as ATTENTION_POOLS
+from .attention_kernels import flash_line, float32_kernels
 from .elements import ELEMENTS, OF, elements_of
 from .fused_kernels import fused_line
 from .gemm_tiles import tile_of
@@ -32,10 +34,10 @@ STRIPE_LOCAL = 98 * 1024  # bytes of local memory that a launch of such a kernel
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
-POOLS = ("fp8", "f16", "f32")
-HEAD_DIMS = (64, 128, 256)  # largest head dimension of an attention kernel
+POOLS = {**ATTENTION_POOLS, "f32": "f32"}  # type of a pool -> its type in cache.h
 STRIPES_AT_ONCE = 2  # workgroups of an NVIDIA multiprocessor: 128 registers a lane
-PTX_VERSION = 78  # CUDA 11.8; sm_89 needs it
+PTX_VERSION = 78  # CUDA 11.8
+PTX_VERSIONS = {"sm_89": 81}  # CUDA 12.1, which converts fp8
 
 FLAGS = (
     "-std=c++20",
@@ -81,16 +83,12 @@ def _kernels() -> dict[str, str]:
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
         if fmt.bits in STRIPED_BITS:
             lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in STRIPE_ROWS}
-    for pool in POOLS:
-        lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {pool})"
-        for dim in HEAD_DIMS:
-            lines[f"strixhlo_attention_{pool}_d{dim}"] = f"ATTENTION({OF}, {pool}, {dim})"
-            lines[f"strixhlo_attention_split_{pool}_d{dim}"] = f"ATTENTION_SPLIT({OF}, {pool}, {dim})"
+    for pool, name in POOLS.items():
+        lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"
     lines |= {"strixhlo_norm_rows": f"NORM_ROWS({OF})", "strixhlo_add_normed": f"ADD_NORMED({OF})"}
     lines |= {"strixhlo_finish": f"FINISH({OF})", "strixhlo_finish_more": f"FINISH_MORE({OF})"}
-    lines["strixhlo_attention_combine"] = f"ATTENTION_COMBINE({OF})"
-    return lines | routing_kernels()
+    return lines | float32_kernels() | routing_kernels()
 
 
 # Symbol, of float32 activations -> the line of kernels.h's macros that makes it, with {symbol} and {x}, their type.
@@ -101,9 +99,10 @@ _PARTS |= dict.fromkeys(DENSE, ("dense",))
 
 def kernel_line(symbol: str) -> str:
     """The line of kernels.h's macros that makes a kernel; KeyError for what is none. Symbols may name the type of
-    activations (elements.py); fused matmuls are too many for a table."""
+    activations (elements.py); fused matmuls, and attention on the matrix units, are
+    too many for a table."""
     plain, dtype = elements_of(symbol)
-    line = KERNELS[plain] if plain in KERNELS else fused_line(plain, _PARTS)
+    line = KERNELS.get(plain) or flash_line(plain) or fused_line(plain, _PARTS)
     if "{x}" not in line and dtype != "f32":
         raise KeyError(symbol)
     return line.replace("{symbol}", symbol).replace("{x}", ELEMENTS[dtype])
@@ -154,7 +153,8 @@ def hsaco(chip: str, symbols: Iterable[str]) -> KernelObject:
 
 def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
     """PTX text for an NVIDIA GPU ("sm_80") with these kernels. Cached; raises as `hsaco` does."""
-    flags = ["-target", "nvptx64-nvidia-cuda", f"-march={chip}", f"--cuda-feature=+ptx{PTX_VERSION}", "-nogpulib"]
+    version = PTX_VERSIONS.get(chip, PTX_VERSION)
+    flags = ["-target", "nvptx64-nvidia-cuda", f"-march={chip}", f"--cuda-feature=+ptx{version}", "-nogpulib"]
 
     def assemble(clang: list[str], source: Path, out: Path) -> None:
         run_tool([*clang, *flags, *FLAGS, f"-I{SOURCES}", "-S", str(source), "-o", str(out)], f"kernels for {chip}")

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..choices import RULES_ONLY, Choices, Option, Question
-from ..ops.cache_types import BYTES
 from ..ops.formats import WeightFormat
-from ..ops.launch import Dimension, Launch, Output
+from ..ops.launch import Launch, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .gemm_tiles import choose_tile, tiled
@@ -21,7 +20,6 @@ from .kernels import (
     GEMM_ROWS,
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
-    HEAD_DIMS,
     STRIPE_LOCAL,
     STRIPE_ROWS,
     STRIPED,
@@ -56,6 +54,9 @@ class Chip:
     tiles: bool = False  # whether fragment_gemm.h is for it: NVIDIA's GPUs
     stripe_workgroups: int = 0  # most of a kernel on matrix units for few rows; 0: it has none
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
+    attention_wanted: int = 80  # workgroups of attention that keep it busy
+    attention_blocks: int = 1  # of 16 rows for a wave of attention with many
+    attention_part: int = 128  # dimensions of values that a wave of it has, at most
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
 
@@ -63,8 +64,19 @@ class Chip:
 GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
-# Two workgroups of stripes fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py.
-H200 = Chip(gemv_waves=8, gemv_wanted=800, gemv_most=2**30, tiles=True, stripe_workgroups=264, origin="measured")
+# Two workgroups of stripes, or of attention, fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py and
+# h200_attention.py.
+H200 = Chip(
+    gemv_waves=8,
+    gemv_wanted=800,
+    gemv_most=2**30,
+    tiles=True,
+    stripe_workgroups=264,
+    attention_wanted=264,
+    attention_blocks=2,
+    attention_part=256,
+    origin="measured",
+)
 
 
 def run_of(name: str) -> int:
@@ -167,66 +179,3 @@ def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
 
 def _float_bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
-
-
-def attention_splits(workgroups: int, kv_heads: int, context: int, row_bytes: int) -> int:
-    """Into how many parts the positions of a sequence go: 1 unless few workgroups would read much each."""
-    by_bytes = context * row_bytes // kv_heads // SPLIT_BYTES
-    return max(1, min(by_bytes, WORKGROUPS_WANTED // workgroups, 16))
-
-
-def attention_launches(
-    dtype: str,
-    *,
-    layer: int,
-    tokens: int,
-    sequences: int,
-    q_heads: int,
-    kv_heads: int,
-    head_dim: int,
-    pool_rows: int | Dimension,
-    blocks_per_sequence: int,
-    block_size: int,
-    window: int = 0,
-    scale: float,
-    softcap: float = 0.0,
-    sinks: bool = False,
-    splits: int | None = None,
-    x: str = "f32",
-) -> tuple[Launch, ...] | None:
-    """q [tokens, q_heads, head_dim] of dtype `x` over the pools (dtype "fp8", "f16" or "f32") -> y like q.
-
-    head_dim: a multiple of 8, at most 256, else None. sinks: an input of that name, float32 [q_heads]. splits: None
-    means that `attention_splits` chooses.
-    """
-    if head_dim % 8 or head_dim > HEAD_DIMS[-1]:
-        return None
-    capacity = next(d for d in HEAD_DIMS if head_dim <= d)
-    queries = tokens // sequences * (q_heads // kv_heads)
-    workgroups = sequences * kv_heads * _ceil_div(queries, ATTENTION_QUERIES)
-    if splits is None:
-        context = min(abs(window), blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
-        row_bytes = 2 * kv_heads * head_dim * BYTES[dtype]
-        splits = attention_splits(workgroups, kv_heads, context, row_bytes)
-    # A kernel without sinks reads nothing of what stands in their place.
-    inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
-    shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, pool_rows, blocks_per_sequence, block_size, window)
-    scalars = (*shape, _float_bits(scale), _float_bits(softcap), int(sinks))
-    result = Output("y", (tokens, q_heads, head_dim), x)
-    if splits == 1:
-        symbol = with_elements(f"strixhlo_attention_{dtype}_d{capacity}", x)
-        return (Launch(symbol, inputs, (result,), scalars, workgroups, ATTENTION_THREADS),)
-    parts = Output("parts", (tokens, q_heads, splits, head_dim), "f32")
-    peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
-    symbol = with_elements(f"strixhlo_attention_split_{dtype}_d{capacity}", x)
-    return (
-        Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, ATTENTION_THREADS),
-        Launch(
-            with_elements("strixhlo_attention_combine", x),
-            ("parts", "peaks", "sinks" if sinks else "q"),
-            (result,),
-            (head_dim, splits, q_heads, int(sinks)),
-            tokens * q_heads,
-            ATTENTION_THREADS,
-        ),
-    )

@@ -10,6 +10,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
+from .attention_launches import attention_launches
 from .elements import with_elements
 from .fused_launches import add_normed_launch, fused_matmul
 from .kernels import DENSE, POOLS
@@ -18,7 +19,6 @@ from .launches import (
     WAVE,
     Chip,
     argmax_launches,
-    attention_launches,
     dense_matmul_launches,
     quantized_matmul_launches,
 )
@@ -32,7 +32,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "dense_matmul": partial(_dense_matmul, chip),
         "rope_and_append": rope_and_append,
         "fused_matmul": partial(fused_matmul, chip),
-        "attention": _attention,
+        "attention": partial(_attention, chip),
         "argmax": _argmax,
         "add_normed": _add_normed,
         "moe_route": moe_route,
@@ -80,7 +80,7 @@ def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lower
     return rope_and_append_lowering(attributes, types, symbol, workgroups, APPEND_THREADS)
 
 
-def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+def _attention(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     tokens, q_heads, head_dim = types[0][0]
     (_layers, rows, _width), dtype = types[1]
     pool_rows = Dimension("k_pool", 1) if rows == DYNAMIC else rows
@@ -98,6 +98,7 @@ def _attention(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering |
         blocks_per_sequence=blocks,
         sinks="sinks" in operands,
         x=types[0][1],
+        chip=chip,
         **attributes,
     )
     return _lowering(operands, launches, "y")

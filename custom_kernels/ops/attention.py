@@ -8,8 +8,10 @@ Heads may fill a multiple of the pool's width (layers of unequal heads share one
 Position p of sequence s lives in pool row `block_table[s, p // block_size] * block_size + p % block_size`. A row at
 position i sees the positions p <= i, with a window > 0 only those with i - p < window, and with one < 0 only those of
 its chunk of -window positions (Llama 4). A row at position -1 is padding: zeros. A sixth operand, sinks float32
-[q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss).
-Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none). Result: like q.
+[q_heads], adds exp(sink) to the denominator of each head's softmax (gpt-oss). A value is the first value_dim elements
+of its head of v_pool (0: all), as where keys and values are one compressed vector (DeepSeek's latent attention).
+Attributes: layer, kv_heads, block_size, window (0: none), scale, softcap (0: none), value_dim. Result: like q, [T,
+q_heads, value_dim].
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def reference(
     window: int,
     scale: float,
     softcap: float,
+    value_dim: int = 0,
 ) -> jax.Array:
     """The semantics in plain jnp: every position of the block table is read, the invisible ones are masked."""
     t, q_heads, head_dim = q.shape
@@ -68,8 +71,9 @@ def reference(
     weights = weights / jnp.where(total == 0, 1.0, total)
     # A pool row that nobody wrote may hold anything, and 0 * NaN is NaN.
     seen = visible.any(axis=1)[:, :, None, None]
-    mixed = jnp.einsum("shgrp,sphd->srhgd", weights, jnp.where(seen, values, 0.0), precision=jax.lax.Precision.HIGHEST)
-    return mixed.reshape(t, q_heads, head_dim).astype(q.dtype)
+    values = jnp.where(seen, values[..., : value_dim or head_dim], 0.0)
+    mixed = jnp.einsum("shgrp,sphd->srhgd", weights, values, precision=jax.lax.Precision.HIGHEST)
+    return mixed.reshape(t, q_heads, value_dim or head_dim).astype(q.dtype)
 
 
 _composite = jax.lax.composite(reference, name=NAME)
@@ -89,8 +93,10 @@ def attention(
     window: int = 0,
     scale: float,
     softcap: float = 0.0,
+    value_dim: int = 0,
 ) -> jax.Array:
-    """q [T, q_heads, head_dim], sinks float32 [q_heads] -> like q; see the module's text."""
+    """q [T, q_heads, head_dim], sinks float32 [q_heads] -> like q, [T, q_heads, value_dim or head_dim]; see the module's
+    text."""
     alike(q)
     operands = (q, k_pool, v_pool, block_table, positions)
     return _composite(
@@ -102,4 +108,5 @@ def attention(
         window=window,
         scale=scale,
         softcap=softcap,
+        value_dim=value_dim,
     )

@@ -91,9 +91,11 @@ class Cache:
         q, cache = self.append(rows, heads=heads, kv_heads=kv_heads, layer=layer)
         return cache.read(q, kv_heads=kv_heads, layer=layer, scale=scale, window=window, softcap=softcap), cache
 
-    def attend_keys(self, q: jax.Array, keys: jax.Array, *, layer: int, scale: float) -> tuple[jax.Array, Cache]:
+    def attend_keys(
+        self, q: jax.Array, keys: jax.Array, *, layer: int, scale: float, value_dim: int
+    ) -> tuple[jax.Array, Cache]:
         """Append keys [T, head_dim] to a layer, then attend with q [T, heads, head_dim] to one key head
-        whose values are its keys. Returns [T, heads, head_dim] and the new cache.
+        whose values begin its keys. Returns [T, heads, value_dim] and the new cache.
 
         Layers 2 n and 2 n + 1 are the n-th of k_pool and of v_pool. Both pools are written at once: the first of the
         two layers writes its keys to both, the second writes its own beside them.
@@ -112,6 +114,7 @@ class Cache:
             kv_heads=1,
             block_size=self.block_size,
             scale=scale,
+            value_dim=value_dim,
         )
         return mixed, replace(cache, keys_before=keys)
 

@@ -73,8 +73,9 @@ class LatentAttention(Attention):
             jnp.concatenate([latent, key], axis=-1),
             layer=layer,
             scale=self.scale,
+            value_dim=self.kv_rank,
         )
-        values = head_linear(mixed[:, :, : self.kv_rank], w[p + "unembed_out.weight"])
+        values = head_linear(mixed, w[p + "unembed_out.weight"])
         return projection(values.reshape(len(x), -1), w, p + self.output, self.bias, residual), cache
 
     def _queries(self, w: Weights, p: str, x: Input) -> jax.Array:

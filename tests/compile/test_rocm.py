@@ -89,7 +89,8 @@ def test_report_of_a_compiled_bundle(tiny: Bundle, tmp_path: Path) -> None:
         assert entry["copies"] == entry["fills"] == 0
         assert entry["dispatches"] > 0
     ours = {n: k for n, k in build.report["kernels"].items() if n.startswith("strixhlo_")}
-    assert {"strixhlo_fused_bf16_1r_m1", "strixhlo_rope_and_append_f16", "strixhlo_attention_f16_d64"} <= set(ours)
+    attention = "strixhlo_attention_few_f16_d32_v64p128"
+    assert {"strixhlo_fused_bf16_1r_m1", "strixhlo_rope_and_append_f16", attention} <= set(ours)
     assert all(k["load_bytes"] for k in ours.values())
     assert len(build.report["kernels"]) > len(ours)  # the compiler's own are listed too
     printed = "\n".join(report_lines(build.report))
@@ -194,7 +195,7 @@ def test_gemm_uses_the_matrix_units() -> None:
 
 
 def test_kernels_build_for_gfx1201() -> None:
-    symbols = ["strixhlo_gemv_q4_k_m1", "strixhlo_gemm_q4_k_m64", "strixhlo_attention_f16_d128"]
+    symbols = ["strixhlo_gemv_q4_k_m1", "strixhlo_gemm_q4_k_m64", "strixhlo_attention_b1_f16_d128_v128p128"]
     (code,) = code_objects(build_hsaco("gfx1201", symbols).read_bytes())
     assert {k[".wavefront_size"] for k in kernels(code)} == {32}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strixhlo.custom_kernels.gpu.attention_kernels import flash_line
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
 from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
 from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
@@ -76,11 +77,14 @@ def relatives(symbol: str) -> str:
 
 def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "stripes of" and
-    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "fused" of the fused ones, "" for others."""
+    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "fused" of the fused ones, itself of attention
+    on the matrix units, "" for others."""
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
+    if flash_line(symbol):
+        return symbol
     if found := re.fullmatch(
         r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol
     ):
@@ -118,6 +122,8 @@ def _kernels_of(name: str, dtype: str) -> list[str]:
         return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y
     if name.startswith("tiles of "):
         return [symbol for symbol in _tiled_kernels(dtype) if _family(symbol) == name]
+    if flash_line(name):
+        return [name]
     return [symbol for symbol in KERNELS if relatives(symbol) == name]
 
 

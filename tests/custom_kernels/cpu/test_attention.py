@@ -31,6 +31,7 @@ class Case:
     softcap: float = 0.0
     spread: float = 1.0  # of the queries: large makes peaked softmaxes
     sinks: tuple[float, ...] = ()  # of each query head
+    value_dim: int = 0
 
     @property
     def tokens(self) -> int:
@@ -63,6 +64,8 @@ CASES = {
     "sinks, chunk": Case((tuple(range(37, 37 + 21)), (*range(20), -1)), sinks=SINKS),
     "sinks, window, odd head": Case((tuple(range(60, 80)),), window=9, head_dim=45, block_size=7, sinks=SINKS),
     "sinks, no groups, softcap": Case(((20, 21, 22),), q_heads=3, kv_heads=3, softcap=5.0, sinks=SINKS[:3]),
+    "latent, decode": Case(((40,), (3,)), q_heads=3, kv_heads=1, head_dim=72, value_dim=57),
+    "latent, chunk": Case((tuple(range(30, 41)),), q_heads=2, kv_heads=1, head_dim=72, value_dim=64),
     "positions in any order": Case(((50, 3, 17, 22, 0, 49, 8, 9, 1),), window=20),
 }
 
@@ -108,7 +111,7 @@ class Attention:
 
     def run(self, kernels: ctypes.CDLL, fenced: Callable, guarded: Callable) -> np.ndarray:
         case = self.case
-        y, check = guarded((case.tokens, case.q_heads, case.head_dim))
+        y, check = guarded((case.tokens, case.q_heads, case.value_dim or case.head_dim))
         launches = attention_launches(
             self.dtype,
             layer=LAYER,
@@ -123,6 +126,7 @@ class Attention:
             window=case.window,
             scale=case.head_dim**-0.5,
             softcap=case.softcap,
+            value_dim=case.value_dim,
             sinks=bool(case.sinks),
         )
         pools = [p.view(np.int8) if self.dtype == "fp8" else p for p in (self.k, self.v)]
@@ -136,7 +140,8 @@ class Attention:
 
     def reference(self) -> np.ndarray:
         case = self.case
-        y = np.zeros((case.tokens, case.q_heads, case.head_dim))
+        width = case.value_dim or case.head_dim
+        y = np.zeros((case.tokens, case.q_heads, width))
         per_sequence = self.positions.shape[1]
         for t, i in enumerate(self.positions.reshape(-1)):
             rows = [self.row(t // per_sequence, p) for p in self.visible(int(i))]
@@ -153,7 +158,7 @@ class Attention:
                 sink = case.sinks[h] if case.sinks else -np.inf
                 peak = max(scores.max(), sink)
                 weights = np.exp(scores - peak)
-                y[t, h] = weights @ values[:, g] / (weights.sum() + np.exp(sink - peak))
+                y[t, h] = weights @ values[:, g, :width] / (weights.sum() + np.exp(sink - peak))
         return y
 
 

@@ -38,7 +38,7 @@ def all_symbols() -> set[str]:
     ]
     for dtype in ("f32", "f16", "bf16"):
         launches += dense_matmul_launches(dtype, 1, 16, 32)
-    for dtype in ("f32", "f16", "fp8"):
+    for dtype in ("f32", "f16", "bf16", "fp8"):
         call = Call(CASES["decode"], dtype)
         lowering = rope_and_append(call.attributes, call.types)
         assert lowering

@@ -1,0 +1,386 @@
+// Attention on the matrix units: which lane of a wave holds what of 16 keys, their scores and their values.
+//
+// Scores are products over dimensions, mixes are products over keys, and a sum does not mind the order in which both its
+// factors have what is summed. So dimensions and keys are permuted such that a lane's part of a factor is what it loads in
+// one piece: PIECE neighbouring dimensions of a key, and that the scores of a lane become its part of the next factor.
+#pragma once
+
+#include "cache.h"
+#include "fragments.h"
+
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
+#define CONVERTS_E4M3  // in one instruction
+#endif
+
+// The type in which elements T of a pool are multiplied; fp8 may go in as float16 numbers of 2^-8 of the value.
+template <class T>
+struct Multiplied {
+  using Type = T;
+  static constexpr f32 UNIT = 1.0f;
+};
+template <>
+struct Multiplied<fp8> {
+  using Type = f16;
+#if defined(CONVERTS_E4M3)
+  static constexpr f32 UNIT = 1.0f;
+#else
+  static constexpr f32 UNIT = 256.0f;
+#endif
+};
+
+// Two numbers rounded, the first in the low half.
+template <class M>
+DEVICE u32 pair_of(f32 a, f32 b) {
+  if constexpr (__is_same(M, f16)) {
+    const f16x2 pair = {(f16)a, (f16)b};
+    return __builtin_bit_cast(u32, pair);
+  } else {
+    return bf16_bits(a) | (u32)bf16_bits(b) << 16;
+  }
+}
+template <class M>
+DEVICE u16 bits_of(f32 v) {
+  if constexpr (__is_same(M, f16)) return __builtin_bit_cast(u16, (f16)v);
+  else return bf16_bits(v);
+}
+template <class M>
+DEVICE f32 number_of(u16 bits) {
+  if constexpr (__is_same(M, f16)) return (f32)__builtin_bit_cast(f16, bits);
+  else return __builtin_bit_cast(f32, (u32)bits << 16);
+}
+
+// The low, or the high, halves of a and b beside each other.
+DEVICE u32 low_halves(u32 a, u32 b) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_perm(b, a, 0x05040100u);
+#elif defined(__NVPTX__)
+  return (u32)__nvvm_prmt((i32)a, (i32)b, 0x5410);
+#else
+  return (a & 0xffffu) | b << 16;
+#endif
+}
+DEVICE u32 high_halves(u32 a, u32 b) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_perm(b, a, 0x07060302u);
+#elif defined(__NVPTX__)
+  return (u32)__nvvm_prmt((i32)a, (i32)b, 0x7632);
+#else
+  return a >> 16 | (b & 0xffff0000u);
+#endif
+}
+// Bytes 0 and 1 (2 and 3) of a word as the high bytes of two halves.
+DEVICE u32 spread_bytes(u32 word, bool last) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_perm(word, word, last ? 0x030c020cu : 0x010c000cu);
+#elif defined(__NVPTX__)
+  return (u32)__nvvm_prmt((i32)word, 0, last ? 0x3424 : 0x1404);
+#else
+  return last ? (word >> 8 & 0xff00u) | (word & 0xff000000u) : (word << 8 & 0xff00u) | (word << 16 & 0xff000000u);
+#endif
+}
+
+// COUNT (4 or 8) neighbouring elements of a pool as they are stored, and as 16-bit factors.
+template <class T, u32 COUNT>
+struct Piece {
+  static constexpr u32 WORDS = COUNT * sizeof(T) / 4;
+  u32 of[WORDS];
+
+  DEVICE Piece load(const GLOBAL T* p) {
+    Piece piece;
+    if constexpr (WORDS == 1) {
+      piece.of[0] = *(const GLOBAL u32*)p;
+    } else if constexpr (WORDS == 2) {
+      const u32x2 v = *(const GLOBAL u32x2*)p;
+      UNROLL for (u32 i = 0; i < 2; i++) piece.of[i] = v[i];
+    } else {
+      const u32x4 v = *(const GLOBAL u32x4*)p;
+      UNROLL for (u32 i = 0; i < 4; i++) piece.of[i] = v[i];
+    }
+    return piece;
+  }
+  __attribute__((always_inline)) void clear_unless(bool kept) {
+    UNROLL for (u32 i = 0; i < WORDS; i++) of[i] = kept ? of[i] : 0;
+  }
+};
+template <u32 COUNT>
+struct Halves {
+  u32 of[COUNT / 2];
+};
+template <class T, u32 COUNT>
+DEVICE Halves<COUNT> halves(const Piece<T, COUNT>& piece) {
+  Halves<COUNT> h;
+  if constexpr (sizeof(T) == 2) {
+    UNROLL for (u32 i = 0; i < COUNT / 2; i++) h.of[i] = piece.of[i];
+  } else {
+#if defined(CONVERTS_E4M3)
+    UNROLL for (u32 w = 0; w < COUNT / 4; w++) {
+      asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b;}"
+          : "=r"(h.of[2 * w]), "=r"(h.of[2 * w + 1])
+          : "r"(piece.of[w]));
+    }
+#else
+    u32 nan = 0;
+    UNROLL for (u32 w = 0; w < COUNT / 4; w++) {
+      nan |= (piece.of[w] & 0x7f7f7f7fu) + 0x01010101u;
+      UNROLL for (u32 i = 0; i < 2; i++) {
+        const u32 high = spread_bytes(piece.of[w], i);
+        h.of[2 * w + i] = (high >> 1 & 0x3f803f80u) | (high & 0x80008000u);
+      }
+    }
+    if (nan & 0x80808080u) {
+      UNROLL for (u32 i = 0; i < COUNT / 2; i++) {
+        h.of[i] |= ((((h.of[i] & 0x3f803f80u) + 0x00800080u) & 0x40004000u) >> 4) * 31;
+      }
+    }
+#endif
+  }
+  return h;
+}
+
+// c += a * b, both of type M.
+template <class M>
+DEVICE void multiply_as(const Factor& a, const Factor& b, Tile& c) {
+  if constexpr (__is_same(M, f16)) {
+#if defined(__GFX12__)
+    const f32x8 sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(
+        __builtin_bit_cast(f16x8, a.of), __builtin_bit_cast(f16x8, b.of), __builtin_bit_cast(f32x8, c));
+    c = __builtin_bit_cast(Tile, sum);
+#elif defined(__AMDGCN__)
+    typedef f16 f16x16 __attribute__((ext_vector_type(16)));
+    const f32x8 sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(
+        __builtin_bit_cast(f16x16, a.of), __builtin_bit_cast(f16x16, b.of), __builtin_bit_cast(f32x8, c));
+    c = __builtin_bit_cast(Tile, sum);
+#elif defined(__NVPTX__)
+    UNROLL for (u32 half = 0; half < 2; half++) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c.of[4 * half]), "+f"(c.of[4 * half + 1]), "+f"(c.of[4 * half + 2]), "+f"(c.of[4 * half + 3])
+          : "r"(a.of[0]), "r"(a.of[1]), "r"(a.of[2]), "r"(a.of[3]), "r"(b.of[half]), "r"(b.of[2 + half]));
+    }
+#else
+    for (u32 i = 0; i < 8; i++) {
+      for (u32 k = 0; k < 8; k++) {
+        const f16x2 x = __builtin_bit_cast(f16x2, shuffle_bits(a.of[k], 2 * i + lane_id() / 16));
+        const f16x2 y = __builtin_bit_cast(f16x2, b.of[k]);
+        c.of[i] = multiply_add((f32)x[0], (f32)y[0], c.of[i]);
+        c.of[i] = multiply_add((f32)x[1], (f32)y[1], c.of[i]);
+      }
+    }
+#endif
+  } else {
+    multiply(a, b, c);
+  }
+}
+
+// Of 16 keys and 32 dimensions a lane loads KEY_PIECES pieces of 8: piece p of key `key_of_piece(p)` from dimension
+// `dimension_of_piece(p)` on. `key_factor` makes the factor of half h of the dimensions. Queries, in local memory, have
+// dimension d of each 32 at `place_of(d)`.
+//
+// A factor of queries has 16 rows: 16 queries of one term, or 8 of two, the second terms after the first. Of the scores a
+// lane has COUNT: n of the query `query(r)` for r = local(n), and of key `key(n)`.
+//
+// Of 16 keys and GROUP dimensions of values a lane loads the pieces of VALUE_KEYS keys; `value_factor` makes that of tile t
+// of TILES. What is mixed of it lies in lanes as the scores do, in chunks of PIECE neighbouring dimensions.
+#if defined(__NVPTX__)
+
+inline constexpr u32 KEY_PIECES = 2, VALUE_KEYS = 4;
+DEVICE u32 place_of(u32 d) { return d % 8 / 4 * 16 + d % 4 / 2 * 8 + d / 8 * 2 + d % 2; }
+DEVICE u32 key_of_piece(u32 p) { return lane_id() / 4 + 8 * p; }
+DEVICE u32 dimension_of_piece(u32) { return lane_id() % 4 * 8; }
+DEVICE u32 row_of_piece(u32 row, u32 p) { return shuffle_bits(row, key_of_piece(p)); }
+DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) {
+  return {{x[0].of[2 * h], x[1].of[2 * h], x[0].of[2 * h + 1], x[1].of[2 * h + 1]}};
+}
+template <class M>
+DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_as<M>(queries, keys, scores); }
+template <class M>
+DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_as<M>(weights, values, mixed); }
+
+template <u32 TERMS>
+struct InLane {
+  static constexpr u32 COUNT = 8 / TERMS, QUERIES = 2 / TERMS;
+  DEVICE u32 element(u32 n) { return TERMS == 2 ? n % 2 + n / 2 * 4 : n; }
+  DEVICE u32 local(u32 n) { return TERMS == 2 ? 0 : n % 4 / 2; }
+  DEVICE u32 query(u32 r) { return lane_id() / 4 + 8 * r; }
+  DEVICE u32 key(u32 n) { return lane_id() % 4 * 2 + n % 2 + element(n) / 4 * 8; }
+  DEVICE f32 score(const Tile& t, u32 n) { return TERMS == 2 ? t.of[element(n)] + t.of[element(n) + 2] : t.of[n]; }
+  DEVICE f32 mixed(const Tile& t, u32 n) { return score(t, n); }
+  DEVICE f32 whole(f32 mixed) { return mixed; }
+  DEVICE bool writes() { return true; }
+  template <class M>
+  DEVICE Factor weights(const f32 (&p)[COUNT]) {
+    if constexpr (TERMS == 1) {
+      return {{pair_of<M>(p[0], p[1]), pair_of<M>(p[2], p[3]), pair_of<M>(p[4], p[5]), pair_of<M>(p[6], p[7])}};
+    } else {
+      const u32 a = pair_of<M>(p[0], p[1]), b = pair_of<M>(p[2], p[3]);
+      return {{a, rest<M>(p[0], p[1], a), b, rest<M>(p[2], p[3], b)}};
+    }
+  }
+  template <class M>
+  DEVICE u32 rest(f32 a, f32 b, u32 pair) {
+    return pair_of<M>(a - number_of<M>((u16)pair), b - number_of<M>((u16)(pair >> 16)));
+  }
+};
+// Over the lanes that have other keys of the same queries.
+DEVICE f32 largest_of_keys(f32 v) {
+  v = larger(v, shuffle(v, lane_id() ^ 1));
+  return larger(v, shuffle(v, lane_id() ^ 2));
+}
+DEVICE f32 sum_of_keys(f32 v) { return sum_over(v, 4); }
+
+template <u32 DIMENSIONS>
+struct ValueGroup {
+  static constexpr u32 PIECE = 8, GROUP = 64, TILES = 4;
+  DEVICE u32 key(u32 k) { return lane_id() % 4 * 2 + k % 2 + k / 2 * 8; }
+  DEVICE u32 row(u32 row, u32 k) { return shuffle_bits(row, key(k)); }
+  DEVICE u32 dimension() { return lane_id() / 4 * 8; }
+  DEVICE Factor factor(const Halves<8> (&x)[VALUE_KEYS], u32 t) {
+    return {{low_halves(x[0].of[t], x[1].of[t]), high_halves(x[0].of[t], x[1].of[t]), low_halves(x[2].of[t], x[3].of[t]),
+             high_halves(x[2].of[t], x[3].of[t])}};
+  }
+  // Calls f(local query, first dimension in the group, PIECE values) for what a lane has of the group.
+  template <u32 COUNT, class F>
+  DEVICE void chunks(const f32 (&mixed)[TILES][COUNT], F f) {
+    UNROLL for (u32 c = 0; c < COUNT / 2; c++) {
+      f32 values[8];
+      UNROLL for (u32 i = 0; i < 8; i++) values[i] = mixed[i / 2][c + i % 2 * (COUNT / 2)];
+      f(c / 2, 8 * (lane_id() % 4 * 2 + c % 2), values);
+    }
+  }
+};
+
+#else
+
+#if defined(__GFX12__)
+inline constexpr u32 KEY_PIECES = 2, VALUE_KEYS = 8;
+#else
+inline constexpr u32 KEY_PIECES = 4, VALUE_KEYS = 16;
+#endif
+DEVICE u32 place_of(u32 d) { return d; }
+DEVICE u32 row_of_piece(u32 row, u32) { return row; }
+template <class M>
+DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_as<M>(keys, queries, scores); }
+template <class M>
+DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_as<M>(values, weights, mixed); }
+
+// What lane l ^ 8, and lane l ^ 16, has.
+DEVICE u32 bits_of_eighth(u32 v) {
+#if defined(__AMDGCN__)
+  return (u32)__builtin_amdgcn_update_dpp(0, (i32)v, 0x128, 15, 15, true);  // row_ror:8
+#else
+  return shuffle_bits(v, lane_id() ^ 8);
+#endif
+}
+DEVICE u32 bits_of_sixteenth(u32 v) {
+#if defined(__AMDGCN__)
+  return (u32)__builtin_amdgcn_permlanex16((i32)v, (i32)v, 0x76543210, (i32)0xfedcba98, true, false);
+#else
+  return shuffle_bits(v, lane_id() ^ 16);
+#endif
+}
+DEVICE f32 of_eighth(f32 v) { return __builtin_bit_cast(f32, bits_of_eighth(__builtin_bit_cast(u32, v))); }
+DEVICE f32 of_sixteenth(f32 v) { return __builtin_bit_cast(f32, bits_of_sixteenth(__builtin_bit_cast(u32, v))); }
+DEVICE f32 largest_of_keys(f32 v) { return larger(v, of_sixteenth(v)); }
+DEVICE f32 sum_of_keys(f32 v) { return v + of_sixteenth(v); }
+
+#if defined(__GFX12__)
+DEVICE u32 key_of_piece(u32) { return lane_id() % 16; }
+DEVICE u32 dimension_of_piece(u32 p) { return 16 * p + lane_id() / 16 * 8; }
+DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) { return {__builtin_bit_cast(s16x8, x[h])}; }
+DEVICE u32 key_of_row(u32 i) { return i + lane_id() / 16 * 8; }
+DEVICE u32 key_of_value(u32 k) { return k + lane_id() / 16 * 8; }
+DEVICE u32 row_of_value(u32 row, u32 k) { return shuffle_bits(row, key_of_value(k)); }
+inline constexpr u32 PAIRS = 4;
+DEVICE u32 first_of_pair(u32 j) { return 2 * j; }
+DEVICE u32 second_of_pair(u32 j) { return 2 * j + 1; }
+DEVICE Factor factor_of(const u32 (&own)[4]) { return {__builtin_bit_cast(s16x8, u32x4{own[0], own[1], own[2], own[3]})}; }
+DEVICE Factor weights_of(const u32 (&own)[4]) { return factor_of(own); }
+#else
+DEVICE u32 key_of_piece(u32) { return lane_id() % 16; }
+DEVICE u32 dimension_of_piece(u32 p) { return 8 * p; }
+DEVICE u32 key_of_row(u32 i) { return 2 * i + lane_id() / 16; }
+DEVICE u32 key_of_value(u32 k) { return k; }
+DEVICE u32 row_of_value(u32 row, u32 k) { return broadcast_bits(row, k); }
+// A factor has the even keys first, which lanes below 16 have scores of.
+inline constexpr u32 PAIRS = 8;
+DEVICE u32 first_of_pair(u32 j) { return 4 * (j % 4) + j / 4; }
+DEVICE u32 second_of_pair(u32 j) { return 4 * (j % 4) + 2 + j / 4; }
+DEVICE Factor factor_of(const u32 (&words)[8]) {
+  Factor f;
+#if defined(__AMDGCN__)
+  typedef u32 u32x8 __attribute__((ext_vector_type(8)));
+  u32x8 all;
+  UNROLL for (u32 i = 0; i < 8; i++) all[i] = words[i];
+  f.of = __builtin_bit_cast(s16x16, all);
+#else
+  for (u32 i = 0; i < 8; i++) f.of[i] = words[i];
+#endif
+  return f;
+}
+DEVICE Factor weights_of(const u32 (&own)[4]) {
+  const bool second = lane_id() >= 16;
+  u32 words[8];
+  UNROLL for (u32 i = 0; i < 4; i++) {
+    const u32 other = bits_of_sixteenth(own[i]);
+    words[i] = second ? other : own[i];
+    words[4 + i] = second ? own[i] : other;
+  }
+  return factor_of(words);
+}
+DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) {
+  u32 words[8];
+  UNROLL for (u32 i = 0; i < 8; i++) words[i] = x[2 * h + i / 4].of[i % 4];
+  return factor_of(words);
+}
+#endif
+
+template <u32 TERMS>
+struct InLane {
+  static constexpr u32 COUNT = 8, QUERIES = 1;
+  DEVICE u32 local(u32) { return 0; }
+  DEVICE u32 query(u32) { return lane_id() % (16 / TERMS); }
+  DEVICE u32 key(u32 n) { return key_of_row(n); }
+  DEVICE f32 score(const Tile& t, u32 n) { return TERMS == 2 ? t.of[n] + of_eighth(t.of[n]) : t.of[n]; }
+  DEVICE f32 mixed(const Tile& t, u32 n) { return t.of[n]; }
+  DEVICE f32 whole(f32 mixed) { return TERMS == 2 ? mixed + of_eighth(mixed) : mixed; }
+  DEVICE bool writes() { return TERMS == 1 || lane_id() % 16 < 8; }  // of two lanes with the same
+  template <class M>
+  DEVICE Factor weights(const f32 (&p)[COUNT]) {
+    const bool second = TERMS == 2 && lane_id() % 16 >= 8;
+    u32 own[4];
+    UNROLL for (u32 i = 0; i < 4; i++) {
+      own[i] = pair_of<M>(p[2 * i], p[2 * i + 1]);
+      if constexpr (TERMS == 2) {
+        const f32 a = p[2 * i] - number_of<M>((u16)own[i]), b = p[2 * i + 1] - number_of<M>((u16)(own[i] >> 16));
+        const u32 rest = pair_of<M>(a, b);
+        own[i] = second ? rest : own[i];
+      }
+    }
+    return weights_of(own);
+  }
+};
+
+template <u32 DIMENSIONS>
+struct ValueGroup {
+  static constexpr u32 PIECE = DIMENSIONS % 128 ? 4 : 8, GROUP = 16 * PIECE, TILES = PIECE;
+  DEVICE u32 key(u32 k) { return key_of_value(k); }
+  DEVICE u32 row(u32 row, u32 k) { return row_of_value(row, k); }
+  DEVICE u32 dimension() { return lane_id() % 16 * PIECE; }
+  DEVICE Factor factor(const Halves<PIECE> (&x)[VALUE_KEYS], u32 t) {
+    u32 words[PAIRS];
+    UNROLL for (u32 j = 0; j < PAIRS; j++) {
+      const u32 a = x[first_of_pair(j)].of[t / 2], b = x[second_of_pair(j)].of[t / 2];
+      words[j] = t % 2 ? high_halves(a, b) : low_halves(a, b);
+    }
+    return factor_of(words);
+  }
+  template <u32 COUNT, class F>
+  DEVICE void chunks(const f32 (&mixed)[TILES][COUNT], F f) {
+    UNROLL for (u32 c = 0; c < COUNT; c++) {
+      f32 values[PIECE];
+      UNROLL for (u32 i = 0; i < PIECE; i++) values[i] = mixed[i][c];
+      f(0, PIECE * key_of_row(c), values);
+    }
+  }
+};
+
+#endif

@@ -1,0 +1,97 @@
+"""How attention becomes launches of the GPU kernels, and into how many parts the positions of a sequence go."""
+
+from __future__ import annotations
+
+from ..ops.cache_types import BYTES
+from ..ops.launch import Dimension, Launch, Output
+from .attention_kernels import FLOAT32_QUERIES, MOST_KEY, MOST_VALUE, POOLS, flash_symbol, parts_of
+from .elements import with_elements
+from .launches import GFX1151, Chip, _float_bits
+
+THREADS, WAVES = 128, 4
+SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
+MOST_SPLITS = 64  # of attention.h
+PARTS_BYTES = 64 * 1024 * 1024  # that parts take at most
+ROWS_OF_FEW = 8  # queries in two terms each
+NARROW_BLOCK = 128  # head dimensions of which a wave holds the sums of two blocks of rows
+
+
+def attention_launches(
+    dtype: str,
+    *,
+    layer: int,
+    tokens: int,
+    sequences: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    pool_rows: int | Dimension,
+    blocks_per_sequence: int,
+    block_size: int,
+    window: int = 0,
+    scale: float,
+    softcap: float = 0.0,
+    value_dim: int = 0,
+    sinks: bool = False,
+    splits: int | None = None,
+    x: str = "f32",
+    chip: Chip = GFX1151,
+) -> tuple[Launch, ...] | None:
+    """q [tokens, q_heads, head_dim] of dtype `x` over the pools (dtype "fp8", "f16", "bf16" or "f32") -> y like q, or
+    [tokens, q_heads, value_dim].
+
+    head_dim: a multiple of 8, at most 576, and values of at most 512; else None, as for float32 pools where 256 is
+    exceeded by what is no multiple of 32. sinks: an input of that name, float32 [q_heads]. splits: None chooses.
+    """
+    value_dim = value_dim or head_dim
+    if head_dim % 8 or value_dim % 8 or value_dim > head_dim:
+        return None
+    queries = tokens // sequences * (q_heads // kv_heads)
+    heads = sequences * kv_heads
+    context = min(abs(window), blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
+    long = context * 2 * head_dim * BYTES[dtype] > SPLIT_BYTES
+    if dtype in POOLS:
+        if head_dim > MOST_KEY or value_dim > MOST_VALUE:
+            return None
+        blocks, rows = _rows(queries, head_dim, value_dim, x, chip)
+        tiles = -(-queries // rows)
+        if splits is None:
+            # Of few rows the same for any number of sequences: a row is summed in one order.
+            splits = chip.attention_wanted // ((heads if blocks else kv_heads) * tiles) if long else 1
+            splits = max(1, min(splits, MOST_SPLITS, PARTS_BYTES // (4 * tokens * q_heads * value_dim)))
+        symbol = flash_symbol(dtype, head_dim, value_dim, blocks, chip.attention_part, splits > 1)
+    else:
+        capacity = next((d for d in FLOAT32_QUERIES if head_dim <= d), 0)
+        if not capacity or (head_dim > 256 and (head_dim % 32 or value_dim % 32)):
+            return None
+        tiles = -(-queries // FLOAT32_QUERIES[capacity])
+        if splits is None:
+            by_bytes = context * 2 * head_dim * BYTES[dtype] // SPLIT_BYTES
+            splits = max(1, min(by_bytes, chip.attention_wanted // (heads * tiles), 16))
+        symbol = f"strixhlo_attention_{'split_' if splits > 1 else ''}f32_d{capacity}"
+    symbol, workgroups = with_elements(symbol, x), heads * tiles
+    # A kernel without sinks reads nothing of what stands in their place.
+    inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
+    shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, value_dim, pool_rows, blocks_per_sequence)
+    scalars = (*shape, block_size, window, _float_bits(scale), _float_bits(softcap), int(sinks))
+    result = Output("y", (tokens, q_heads, value_dim), x)
+    if splits == 1:
+        return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS),)
+    parts = Output("parts", (tokens, q_heads, splits, value_dim), "f32")
+    peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
+    combine, rows_of_y = with_elements("strixhlo_attention_combine", x), tokens * q_heads
+    of_combine = (value_dim, splits, q_heads, int(sinks))
+    return (
+        Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS),
+        Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, rows_of_y, THREADS),
+    )
+
+
+def _rows(queries: int, head_dim: int, value_dim: int, x: str, chip: Chip) -> tuple[int, int]:
+    """(blocks of rows of a wave, 0 where the waves share one, and rows of a workgroup) for so many queries of a key
+    head: FlashShape of flash_attention.h."""
+    if queries <= 2 * ROWS_OF_FEW:
+        return 0, ROWS_OF_FEW
+    block = 8 if x == "f32" else 16
+    blocks = chip.attention_blocks if max(head_dim, value_dim) <= NARROW_BLOCK and x == "f32" else 1
+    return blocks, block * blocks * (WAVES // parts_of(value_dim, chip.attention_part))

@@ -1,0 +1,496 @@
+// Attention of new tokens over the paged KV pools on the matrix units: see custom_kernels/ops/attention.py for what it
+// computes, and attention_fragments.h for which lane holds what.
+//
+// The query heads of a KV head, of all tokens of a sequence, are rows of one matrix. A wave keeps BLOCKS factors of them and
+// goes over the keys 16 at a time, straight from the pools: no score is stored. With few rows (FEW) the waves of a workgroup
+// take turns at the keys and meet at the end; with many, each has rows of its own, and finds in the cache what the others
+// ask for. Values wider than MOST_PART are dealt to two or four waves (PARTS). Of few rows, and of float32 ones, queries and weights go in as
+// two terms of 16 bits (TERMS), so 22 bits of them with f16 and fp8 pools and 16 with bf16 ones. Softmax is online (Milakov and Gimelshein,
+// arXiv:1805.02867) in powers of two; each tile's mix is a sum of its own, added in float32.
+//
+// `splits` workgroups share a sequence's positions: `split_share` each, so that what a row sums in which order depends on
+// its positions alone. A workgroup past the end says so and is done; `attention_combine` joins the others.
+#pragma once
+
+#include "attention.h"
+#include "attention_fragments.h"
+
+inline constexpr f32 WEIGHT_SHIFT = 10.0f;  // weights are up to 2^10, so that small ones are no subnormal float16 numbers
+inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
+#if defined(__NVPTX__)
+inline constexpr u32 LARGEST_AHEAD = 128, LARGEST_KEPT = 256;  // head dimensions (of all blocks) that registers hold
+inline constexpr u32 LARGEST_EARLY = 128, MOST_AT_ONCE = 4;    // values before scores; slices of 32 dimensions of keys
+#else
+inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
+#endif
+
+// The largest divisor of n that is not above `most`.
+constexpr u32 part_of(u32 n, u32 most) { return n % most ? part_of(n, most - 1) : most; }
+
+template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+struct FlashShape {
+  static constexpr bool FEW = MOST_BLOCKS == 0;
+  static constexpr u32 TERMS = FEW || __is_same(X, f32) ? 2 : 1, QUERIES = 16 / TERMS, BLOCKS = FEW ? 1 : MOST_BLOCKS;
+  static constexpr u32 PARTS = DV > 2 * MOST_PART ? 4 : DV > MOST_PART ? 2 : 1, PART = DV / PARTS;
+  static constexpr u32 KEY_WAVES = FEW ? ATTENTION_WAVES / PARTS : 1, ROW_WAVES = FEW ? 1 : ATTENTION_WAVES / PARTS;
+  static constexpr u32 ROWS_OF_WAVE = QUERIES * BLOCKS, ROWS = ROWS_OF_WAVE * ROW_WAVES;
+  static constexpr u32 STRIDE = D + 8;  // rows in different banks, 16-byte aligned
+  using Values = ValueGroup<PART>;
+  static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
+};
+
+template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+struct FlashTiles {
+  using S = FlashShape<X, D, DV, MOST_BLOCKS, MOST_PART>;
+  LOCAL_ARRAY static inline u32x4 q[16 * S::BLOCKS * S::ROW_WAVES * S::STRIDE / 8];
+  LOCAL_ARRAY static inline f32 factor[S::ROWS];
+  LOCAL_ARRAY static inline i32 first[S::ROWS], last[S::ROWS];
+  LOCAL_ARRAY static inline f32 peak[S::KEY_WAVES][S::QUERIES], total[S::KEY_WAVES][S::QUERIES];
+  LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
+};
+
+// The rows of one workgroup: query head and token of each.
+struct FlashRows {
+  u32 split, first, kv_head, sequence, count, group;
+
+  template <u32 ROWS>
+  DEVICE FlashRows of(const AttentionShape& s) {
+    FlashRows r;
+    r.group = s.q_heads / s.kv_heads;
+    r.count = s.tokens / s.sequences * r.group;
+    const u32 tiles = ceil_div(r.count, ROWS);
+    u32 id = workgroup_id();
+    r.first = id % tiles * ROWS;
+    id /= tiles;
+    r.split = id % s.splits;
+    id /= s.splits;
+    r.kv_head = id % s.kv_heads;
+    r.sequence = id / s.kv_heads;
+    return r;
+  }
+  __attribute__((always_inline)) bool inside(u32 i) const { return first + i < count; }
+  __attribute__((always_inline)) u32 head(u32 i) const { return kv_head * group + (first + i) % group; }
+  __attribute__((always_inline)) u32 token(const AttentionShape& s, u32 i) const {
+    return sequence * (s.tokens / s.sequences) + (first + i) / group;
+  }
+  __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
+    return (u64)token(s, i) * s.q_heads + head(i);
+  }
+};
+
+DEVICE i32 shuffled(i32 v, u32 lane) { return (i32)shuffle_bits((u32)v, lane); }
+DEVICE i32 largest_of_wave(i32 v) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v = larger(v, shuffled(v, lane_id() ^ mask));
+  return (i32)broadcast_bits((u32)v, 0);
+}
+DEVICE u32 any_of_wave(u32 v) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v |= shuffle_bits(v, lane_id() ^ mask);
+  return broadcast_bits(v, 0);
+}
+
+// Positions of a split, of `count` that are seen.
+DEVICE i32 split_share(i32 count, u32 splits) {
+  const u32 share = ceil_div((u32)count, splits);
+  return (i32)(share < LEAST_SHARE ? LEAST_SHARE : ceil_div(share, 64) * 64);
+}
+
+// From positions to rows of a pool.
+struct PagedRows {
+  const GLOBAL i32* table;
+  u32 block_size, shift, pool_rows;
+  i32 end;  // the last position that may be asked for
+
+  __attribute__((always_inline)) u32 of(i32 position) const {
+    const u32 p = (u32)smaller(position, end);
+    const bool power = (block_size & (block_size - 1)) == 0;
+    const u32 block = power ? p >> shift : p / block_size;
+    return smaller((u32)table[block] * block_size + (p - block * block_size), pool_rows - 1);
+  }
+};
+
+template <class X, class T, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART, bool SPLIT, class Y>
+struct FlashAttention {
+  using Shape = FlashShape<X, D, DV, MOST_BLOCKS, MOST_PART>;
+  using Tiles = FlashTiles<X, D, DV, MOST_BLOCKS, MOST_PART>;
+  using M = typename Multiplied<T>::Type;
+  using Own = InLane<Shape::TERMS>;
+  using Values = typename Shape::Values;
+  static constexpr u32 BLOCKS = Shape::BLOCKS, GROUPS = Shape::GROUPS, SLICES = D / 32, COUNT = Own::COUNT;
+  static constexpr bool AHEAD = D <= LARGEST_AHEAD && DV <= LARGEST_AHEAD, KEEP = D * BLOCKS <= LARGEST_KEPT;
+  static constexpr bool EARLY = Shape::PART <= LARGEST_EARLY;  // values are asked for before the scores are computed
+  static constexpr u32 AT_ONCE = AHEAD ? SLICES : part_of(SLICES, MOST_AT_ONCE);
+
+  Factor kept_q[KEEP ? BLOCKS * D / 16 : 1];
+  Piece<T, 8> keys[AT_ONCE][KEY_PIECES];
+  Piece<T, Values::PIECE> values[AHEAD ? GROUPS : 1][VALUE_KEYS];
+  f32 mixed[BLOCKS][GROUPS][Values::TILES][COUNT];
+  f32 peak[BLOCKS][Own::QUERIES], total[BLOCKS][Own::QUERIES], factor[BLOCKS][Own::QUERIES];
+  i32 first[BLOCKS][Own::QUERIES], last[BLOCKS][Own::QUERIES];  // positions that a query sees; none when last < first
+
+  // Queries into local memory as factors of M, each row times a power of two that makes its largest about 1.
+  __attribute__((always_inline)) static void prepare(const GLOBAL X* q, const GLOBAL i32* positions,
+                                                     const AttentionShape& s, const FlashRows& rows) {
+    const i32 context = (i32)(s.blocks * s.block_size);
+    LOCAL u16* tile = (LOCAL u16*)Tiles::q;
+    const u32 lane = lane_id();
+    constexpr u32 OF_WAVE = Shape::ROWS / ATTENTION_WAVES, TOGETHER = OF_WAVE < 4 ? OF_WAVE : 4;
+    for (u32 from = wave_id() * OF_WAVE; from < (wave_id() + 1) * OF_WAVE; from += TOGETHER) {
+      f32 v[TOGETHER][SLICES];
+      UNROLL for (u32 c = 0; c < TOGETHER; c++) {
+        const bool inside = rows.inside(from + c);
+        const u64 at = inside ? rows.row(s, from + c) * s.head_dim : 0;
+        UNROLL for (u32 j = 0; j < SLICES; j++) {
+          const u32 d = 32 * j + lane;
+          v[c][j] = inside && d < s.head_dim ? widen(q[at + d]) : 0.0f;
+        }
+      }
+      UNROLL for (u32 c = 0; c < TOGETHER; c++) {
+        const u32 i = from + c;
+        f32 most = 0.0f;
+        UNROLL for (u32 j = 0; j < SLICES; j++) most = larger(most, __builtin_fabsf(v[c][j]));
+        const u32 exponent = __builtin_bit_cast(u32, maximum_over_wave(most)) >> 23;
+        const u32 clipped = exponent < 1 ? 1 : smaller(exponent, 253u);
+        const f32 down = __builtin_bit_cast(f32, (254u - clipped) << 23), up = __builtin_bit_cast(f32, clipped << 23);
+        LOCAL u16* to = tile + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * Shape::STRIDE + place_of(lane);
+        UNROLL for (u32 j = 0; j < SLICES; j++) {
+          const f32 x = v[c][j] * down;
+          const u16 high = bits_of<M>(x);
+          to[32 * j] = high;
+          if constexpr (Shape::TERMS == 2) to[32 * j + 8 * Shape::STRIDE] = bits_of<M>(x - number_of<M>(high));
+        }
+        if (lane == 0) {
+          const i32 position = rows.inside(i) ? positions[rows.token(s, i)] : -1;
+          Tiles::factor[i] = up * s.scale * Multiplied<T>::UNIT * (s.softcap == 0.0f ? LOG2_E : 1.0f);
+          Tiles::last[i] = smaller(position, context - 1);
+          Tiles::first[i] = position < 0 ? context : first_seen(position, (i32)s.window);
+        }
+      }
+    }
+  }
+
+  // AT_ONCE slices of 32 dimensions of 16 keys.
+  __attribute__((always_inline)) void ask_keys(const GLOBAL T* pool, u32 row, const AttentionShape& s, u32 slice) {
+    const u32 width = s.kv_heads * s.head_dim;
+    UNROLL for (u32 p = 0; p < KEY_PIECES; p++) {
+      const GLOBAL T* key = pool + (u64)row_of_piece(row, p) * width;
+      UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
+        keys[j][p] = Piece<T, 8>::load(key + smaller(32 * (slice + j) + dimension_of_piece(p), s.head_dim - 8));
+      }
+    }
+  }
+  __attribute__((always_inline)) void ask_values(const GLOBAL T* pool, u32 row, const AttentionShape& s, u32 g, u32 part) {
+    const u32 width = s.kv_heads * s.head_dim;
+    const u32 d = smaller(part * Shape::PART + g * Values::GROUP + Values::dimension(), s.value_dim - Values::PIECE);
+    UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
+      values[AHEAD ? g : 0][k] = Piece<T, Values::PIECE>::load(pool + (u64)Values::row(row, k) * width + d);
+    }
+  }
+
+  __attribute__((always_inline)) void score_keys(Tile (&scores)[BLOCKS], const LOCAL u16* tile, u32 slice) {
+    UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
+      Halves<8> x[KEY_PIECES];
+      UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[p] = halves(keys[j][p]);
+      UNROLL for (u32 h = 0; h < 2; h++) {
+        const Factor key = key_factor(x, h);
+        UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+          if constexpr (KEEP && AHEAD) {
+            score<M>(kept_q[b * (D / 16) + 2 * j + h], key, scores[b]);
+          } else {
+            const u32 step = 32 * (slice + j) + 16 * h;
+            score<M>(load_factor(tile + 16 * b * Shape::STRIDE + step, Shape::STRIDE), key, scores[b]);
+          }
+        }
+      }
+    }
+  }
+
+  // Scores to weights, and what the older sums must be multiplied with; returns which keys are seen, a bit each.
+  template <bool MASKED>
+  __attribute__((always_inline)) u32 weigh(const Tile& scores, u32 b, i32 tile, const AttentionShape& s, Factor& weights,
+                                           f32 (&kept)[Own::QUERIES]) {
+    f32 v[COUNT], most[Own::QUERIES];
+    u32 seen = 0;
+    UNROLL for (u32 r = 0; r < Own::QUERIES; r++) most[r] = NOTHING;
+    UNROLL for (u32 n = 0; n < COUNT; n++) {
+      const u32 r = Own::local(n);
+      v[n] = Own::score(scores, n) * factor[b][r];
+      if (s.softcap != 0.0f) v[n] = capped(v[n], s.softcap) * LOG2_E;
+      if constexpr (MASKED) {
+        const i32 position = tile + (i32)Own::key(n);
+        const bool visible = position >= first[b][r] && position <= last[b][r];
+        v[n] = visible ? v[n] : NOTHING;
+        seen |= visible ? 1u << Own::key(n) : 0u;
+      }
+      most[r] = larger(most[r], v[n]);
+    }
+    f32 base[Own::QUERIES];
+    UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+      const f32 higher = larger(peak[b][r], largest_of_keys(most[r]));
+      kept[r] = exp2_fast(peak[b][r] - higher);
+      peak[b][r] = higher;
+      base[r] = higher - WEIGHT_SHIFT;
+      total[b][r] *= kept[r];
+    }
+    UNROLL for (u32 n = 0; n < COUNT; n++) {
+      const u32 r = Own::local(n);
+      v[n] = MASKED && v[n] == NOTHING ? 0.0f : exp2_fast(v[n] - base[r]);
+      total[b][r] += v[n];
+    }
+    weights = Own::template weights<M>(v);
+    return seen;
+  }
+
+  // One tile of 16 keys, whose values are there or, where they are too wide for that, are asked for here.
+  template <bool MASKED>
+  __attribute__((always_inline)) void take(const Tile (&scores)[BLOCKS], i32 tile, const GLOBAL T* value_pool, u32 row,
+                                           const AttentionShape& s, u32 part) {
+    Factor weights[BLOCKS];
+    f32 kept[BLOCKS][Own::QUERIES];
+    u32 seen = 0;
+    UNROLL for (u32 b = 0; b < BLOCKS; b++) seen |= weigh<MASKED>(scores[b], b, tile, s, weights[b], kept[b]);
+    if constexpr (MASKED) seen = any_of_wave(seen);
+    UNROLL for (u32 g = 0; g < GROUPS; g++) {
+      if constexpr (!AHEAD) {
+        if (g > 0 || !EARLY) ask_values(value_pool, row, s, g, part);
+      }
+      auto& own = values[AHEAD ? g : 0];
+      Halves<Values::PIECE> x[VALUE_KEYS];
+      UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
+        // What nobody sees may hold anything, and 0 * NaN is NaN.
+        if constexpr (MASKED) own[k].clear_unless(seen >> Values::key(k) & 1);
+        x[k] = halves(own[k]);
+      }
+      UNROLL for (u32 t = 0; t < Values::TILES; t++) {
+        const Factor value = Values::factor(x, t);
+        UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+          Tile sum = {};
+          mix<M>(weights[b], value, sum);
+          UNROLL for (u32 n = 0; n < COUNT; n++) {
+            f32& of = mixed[b][g][t][n];
+            of = multiply_add(of, kept[b][Own::local(n)], Own::mixed(sum, n));
+          }
+        }
+      }
+    }
+  }
+
+  __attribute__((always_inline)) void run(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T* v_pool,
+                                          const GLOBAL i32* block_table, const GLOBAL i32* positions,
+                                          const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
+                                          const AttentionShape s) {
+    const FlashRows rows = FlashRows::of<Shape::ROWS>(s);
+    prepare(q, positions, s, rows);
+    barrier();
+    const u32 wave = wave_id(), part = wave % Shape::PARTS;
+    const u32 key_wave = Shape::FEW ? wave / Shape::PARTS : 0, row_wave = Shape::FEW ? 0 : wave / Shape::PARTS;
+    i32 end = -1, begin = -0x7fffffff, lowest = -0x7fffffff, highest = 0;  // begin and lowest are negated
+    UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+      UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+        const u32 i = row_wave * Shape::ROWS_OF_WAVE + b * Shape::QUERIES + Own::query(r);
+        first[b][r] = Tiles::first[i];
+        last[b][r] = Tiles::last[i];
+        factor[b][r] = Tiles::factor[i];
+        peak[b][r] = NOTHING;
+        total[b][r] = 0.0f;
+        if (last[b][r] >= first[b][r]) {
+          end = larger(end, last[b][r]);
+          begin = larger(begin, -first[b][r]);
+          lowest = larger(lowest, -last[b][r]);
+          highest = larger(highest, first[b][r]);
+        }
+      }
+      UNROLL for (u32 g = 0; g < GROUPS; g++) {
+        UNROLL for (u32 t = 0; t < Values::TILES; t++) {
+          UNROLL for (u32 n = 0; n < COUNT; n++) mixed[b][g][t][n] = 0.0f;
+        }
+      }
+    }
+    end = largest_of_wave(end);
+    begin = -largest_of_wave(begin);
+    lowest = -largest_of_wave(lowest);
+    highest = largest_of_wave(highest);
+    if constexpr (SPLIT) {
+      if (end >= begin) {
+        const i32 share = split_share(end - begin + 1, s.splits);
+        begin += (i32)rows.split * share;
+        end = smaller(end, begin + share - 1);
+      }
+    }
+    if (end >= begin) {
+      if constexpr (KEEP && AHEAD) {
+        const LOCAL u16* tile = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
+        UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+          UNROLL for (u32 j = 0; j < D / 16; j++) {
+            kept_q[b * (D / 16) + j] = load_factor(tile + 16 * b * Shape::STRIDE + 16 * j, Shape::STRIDE);
+          }
+        }
+      }
+      const PagedRows paged = {block_table + (u64)rows.sequence * s.blocks, s.block_size,
+                               31u - (u32)__builtin_clz(s.block_size), s.pool_rows, end};
+      const u64 at = (u64)s.layer * s.pool_rows * (s.kv_heads * s.head_dim) + rows.kv_head * s.head_dim;
+      go_over(k_pool + at, v_pool + at, paged, begin, lowest, highest, key_wave, row_wave, part, s);
+    }
+    UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+      UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+        // A tile that all others see whole is not masked for a row of padding.
+        const bool sees = last[b][r] >= first[b][r];
+        const f32 sum = sum_of_keys(total[b][r]);
+        total[b][r] = sees ? sum : 0.0f;
+        peak[b][r] = sees ? peak[b][r] : NOTHING;
+      }
+    }
+    if constexpr (Shape::FEW) {
+      meet(sinks, out, peaks, rows, s, key_wave, part, end >= begin);
+    } else {
+      finish(sinks, out, peaks, rows, s, row_wave, part, end >= begin);
+    }
+  }
+
+  __attribute__((always_inline)) void go_over(const GLOBAL T* key_pool, const GLOBAL T* value_pool, const PagedRows paged,
+                                              i32 begin, i32 lowest, i32 highest, u32 key_wave, u32 row_wave, u32 part,
+                                              const AttentionShape& s) {
+    constexpr i32 STEP = 16 * Shape::KEY_WAVES;
+    i32 tile = begin + (i32)key_wave * 16;
+    if (tile > paged.end) return;
+    const i32 in_tile = (i32)(lane_id() % 16);
+    u32 row = paged.of(tile + in_tile);
+    const LOCAL u16* queries = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
+    if constexpr (AHEAD) ask_keys(key_pool, row, s, 0);
+    for (; tile <= paged.end; tile += STEP) {
+      if constexpr (EARLY) {
+        UNROLL for (u32 g = 0; g < (AHEAD ? GROUPS : 1); g++) ask_values(value_pool, row, s, g, part);
+      }
+      const u32 next = paged.of(tile + STEP + in_tile);
+      Tile scores[BLOCKS];
+      UNROLL for (u32 b = 0; b < BLOCKS; b++) scores[b] = {};
+      if constexpr (AHEAD) {
+        score_keys(scores, queries, 0);
+        ask_keys(key_pool, next, s, 0);
+      } else {
+        _Pragma("unroll 1") for (u32 slice = 0; slice < SLICES; slice += AT_ONCE) {
+          ask_keys(key_pool, row, s, slice);
+          score_keys(scores, queries, slice);
+        }
+      }
+      if (tile < highest || tile + 15 > smaller(lowest, paged.end)) {
+        take<true>(scores, tile, value_pool, row, s, part);
+      } else {
+        take<false>(scores, tile, value_pool, row, s, part);
+      }
+      row = next;
+    }
+  }
+
+  // The waves' results of the same rows, joined in local memory.
+  __attribute__((always_inline)) void meet(const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
+                                           const FlashRows& rows, const AttentionShape& s, u32 key_wave, u32 part,
+                                           bool any) {
+    constexpr u32 WIDTH = Values::GROUP;
+    if (part == 0) {
+      UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+        Tiles::peak[key_wave][Own::query(r)] = peak[0][r];
+        Tiles::total[key_wave][Own::query(r)] = total[0][r];
+      }
+    }
+    barrier();
+    const u32 thread = thread_id();
+    if constexpr (SPLIT) {
+      if (thread < Shape::QUERIES && rows.inside(thread)) {
+        f32 highest, sum;
+        joined(thread, highest, sum);
+        put_peak(peaks, rows.row(s, thread) * s.splits + rows.split, highest, sum);
+      }
+      if (!any) return;
+    }
+    UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+      f32 highest, sum;
+      joined(Own::query(r), highest, sum);
+      factor[0][r] = exp2_fast(peak[0][r] - highest);  // of this wave
+    }
+    const u32 wave = wave_id();
+    UNROLL for (u32 g = 0; g < GROUPS; g++) {
+      Values::template chunks<COUNT>(mixed[0][g], [&](u32 r, u32 d, const f32 (&v)[Values::PIECE])
+                                                      __attribute__((always_inline)) {
+        UNROLL for (u32 i = 0; i < Values::PIECE; i++) {
+          const f32 value = Own::whole(v[i]) * factor[0][r];
+          Tiles::mixed[(wave * Shape::QUERIES + Own::query(r)) * WIDTH + d + i] = value;
+        }
+      });
+      barrier();
+      for (u32 item = thread; item < Shape::PARTS * Shape::QUERIES * WIDTH; item += ATTENTION_THREADS) {
+        const u32 of_part = item / (Shape::QUERIES * WIDTH), i = item / WIDTH % Shape::QUERIES;
+        const u32 d = of_part * Shape::PART + g * WIDTH + item % WIDTH;
+        f32 value = 0.0f;
+        UNROLL for (u32 w = 0; w < Shape::KEY_WAVES; w++) {
+          value += Tiles::mixed[((w * Shape::PARTS + of_part) * Shape::QUERIES + i) * WIDTH + item % WIDTH];
+        }
+        const bool there = g * WIDTH + item % WIDTH < Shape::PART && d < s.value_dim && rows.inside(i);
+        if (!there) continue;
+        f32 highest, sum;
+        joined(i, highest, sum);
+        const u64 row = rows.row(s, i) * s.splits + rows.split;
+        const f32 weight = last_factor(sinks, rows, s, i, highest, sum);
+        store(out, row * s.value_dim + d, sum > 0.0f || sum != sum ? value * weight : 0.0f);
+      }
+      barrier();
+    }
+  }
+
+  // Peak and sum of row i of all waves.
+  DEVICE void joined(u32 i, f32& highest, f32& sum) {
+    highest = NOTHING;
+    sum = 0.0f;
+    UNROLL for (u32 w = 0; w < Shape::KEY_WAVES; w++) highest = larger(highest, Tiles::peak[w][i]);
+    UNROLL for (u32 w = 0; w < Shape::KEY_WAVES; w++) {
+      sum = multiply_add(Tiles::total[w][i], exp2_fast(Tiles::peak[w][i] - highest), sum);
+    }
+  }
+  // What a mix is multiplied with at last: of a split, nothing but the unit.
+  DEVICE f32 last_factor(const GLOBAL f32* sinks, const FlashRows& rows, const AttentionShape& s, u32 i, f32 highest,
+                         f32 sum) {
+    if constexpr (SPLIT) return Multiplied<T>::UNIT;
+    const f32 before = highest - WEIGHT_SHIFT;
+    f32 base = before;
+    if (s.has_sinks) join_sink(sinks[rows.head(i)], base, sum);
+    return exp2_fast(before - base) * Multiplied<T>::UNIT / sum;
+  }
+  DEVICE void put_peak(GLOBAL f32* peaks, u64 row, f32 highest, f32 sum) {
+    peaks[2 * row] = highest - WEIGHT_SHIFT;
+    peaks[2 * row + 1] = sum;
+  }
+
+  // The results of a wave that has rows of its own.
+  __attribute__((always_inline)) void finish(const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
+                                             const FlashRows& rows, const AttentionShape& s, u32 row_wave, u32 part,
+                                             bool any) {
+    UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+      const u32 block = row_wave * Shape::ROWS_OF_WAVE + b * Shape::QUERIES;
+      UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
+        const u32 i = block + Own::query(r);
+        const f32 sum = total[b][r];
+        if constexpr (SPLIT) {
+          if (rows.inside(i)) put_peak(peaks, rows.row(s, i) * s.splits + rows.split, peak[b][r], sum);
+        }
+        factor[b][r] = rows.inside(i) ? last_factor(sinks, rows, s, i, peak[b][r], sum) : 0.0f;
+      }
+      if (SPLIT && !any) continue;
+      UNROLL for (u32 g = 0; g < GROUPS; g++) {
+        Values::template chunks<COUNT>(mixed[b][g], [&](u32 r, u32 d, const f32 (&v)[Values::PIECE])
+                                                        __attribute__((always_inline)) {
+          f32 value[Values::PIECE];
+          const bool sees = total[b][r] > 0.0f || total[b][r] != total[b][r];
+          UNROLL for (u32 i = 0; i < Values::PIECE; i++) {
+            const f32 whole = Own::whole(v[i]);
+            value[i] = sees ? whole * factor[b][r] : 0.0f;
+          }
+          const u32 i = block + Own::query(r), column = part * Shape::PART + g * Values::GROUP + d;
+          if (g * Values::GROUP + d >= Shape::PART || column >= s.value_dim || !rows.inside(i) || !Own::writes()) return;
+          const u64 to = ((rows.row(s, i) * s.splits + rows.split) * s.value_dim + column) / 4;
+          UNROLL for (u32 c = 0; c < Values::PIECE / 4; c++) {
+            store4(out, to + c, f32x4{value[4 * c], value[4 * c + 1], value[4 * c + 2], value[4 * c + 3]});
+          }
+        });
+      }
+    }
+  }
+};
