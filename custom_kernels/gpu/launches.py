@@ -64,8 +64,8 @@ class Chip:
 GFX1151 = Chip(
     gemv_waves=16, gemv_wanted=40, gemv_most=40, gate_up_lanes=16
 )  # two workgroups for each of 20 pairs of CUs
-# Two workgroups of stripes, or of attention, fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py and
-# h200_attention.py.
+# Two workgroups of stripes, or of attention, fit on each of 132 multiprocessors; measured by benchmarks/gpu_kernels.py
+# and h200_attention.py.
 H200 = Chip(
     gemv_waves=8,
     gemv_wanted=800,

@@ -95,8 +95,8 @@ def attention(
     softcap: float = 0.0,
     value_dim: int = 0,
 ) -> jax.Array:
-    """q [T, q_heads, head_dim], sinks float32 [q_heads] -> like q, [T, q_heads, value_dim or head_dim]; see the module's
-    text."""
+    """q [T, q_heads, head_dim], sinks float32 [q_heads] -> like q, [T, q_heads, value_dim or head_dim]; see the text
+    above."""
     alike(q)
     operands = (q, k_pool, v_pool, block_table, positions)
     return _composite(

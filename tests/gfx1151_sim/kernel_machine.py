@@ -77,8 +77,8 @@ def relatives(symbol: str) -> str:
 
 def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "stripes of" and
-    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "fused" of the fused ones, itself of attention
-    on the matrix units, "" for others."""
+    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "fused" of the fused ones, itself of
+    attention on the matrix units, "" for others."""
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_"):
