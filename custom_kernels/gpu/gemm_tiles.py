@@ -36,7 +36,7 @@ class Tile:
 
 
 # Of activations: what 48 KB of local memory hold. The last is the widest.
-_OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 2, 2), Tile(64, 4, 2), Tile(64, 4, 1))
+_OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
 
