@@ -24,6 +24,11 @@ typedef f32 f32x8 __attribute__((ext_vector_type(8)));
 #define UNROLL _Pragma("unroll")
 
 inline constexpr u32 WAVE = 32;
+#if defined(__NVPTX__)
+inline constexpr u32 MOST_LOCAL = 48 * 1024;  // bytes of local memory that a kernel can declare
+#else
+inline constexpr u32 MOST_LOCAL = 64 * 1024;
+#endif
 
 DEVICE f32 multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 

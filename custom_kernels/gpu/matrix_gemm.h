@@ -1,11 +1,12 @@
 // y[m, n] = sum over k of x[m, k] * weight[n, k] for many rows of x on the matrix units, for formats whose codes bfloat16
-// holds exactly. x goes in as two bfloat16 terms, 16 bits of it: a relative error of 2e-6, none where x is float16; where it
-// is bfloat16, one term holds it. Codes are multiplied and summed as they are; each group's sum is then scaled in float32,
-// and the minimum times the sum of x added.
+// holds exactly. x goes in as it is where it is float16 or bfloat16, float32 as two bfloat16 terms, 16 bits of it: a relative
+// error of 2e-6. Codes are multiplied and summed as they are; each group's sum is then scaled in float32, and the minimum
+// times the sum of x added.
 //
-// A workgroup of eight waves computes TM x N of y, K columns at a time through local memory, while the next columns are on
-// their way to registers. With many rows the waves share the tile of y; with few, where reading the weight is what takes
-// time, they share the columns, and add what they have at the end.
+// A workgroup of eight waves computes TM x N of y, K columns at a time through local memory. While one step is multiplied,
+// the next is on its way to registers, then decoded into a second buffer where local memory has room for two. With many rows
+// the waves share the tile of y; with few, where reading the weight is what takes time, they share the columns, and add what
+// they have at the end.
 #pragma once
 
 #include "fragments.h"
@@ -20,13 +21,36 @@ struct MatrixShape {
   static constexpr u32 WAVES_M = FEW ? 1 : 2, WAVES_N = FEW ? 1 : 4, WAVES_K = FEW ? 8 : 1;
 };
 
-template <u32 TM>
+// What the matrix units multiply, and the terms of x: float16 has the codes of all formats but those of bfloat16 weights.
+template <class W, class X>
+struct MatrixUnits {
+  using U = BF16;
+  static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2;
+};
+template <class W>
+struct MatrixUnits<W, f16> {
+  using U = f16;
+  static constexpr u32 TERMS = 1;
+};
+template <>
+struct MatrixUnits<Dense<BF16>, f16> {
+  using U = BF16;
+  static constexpr u32 TERMS = 2;
+};
+
+template <u32 TM, class W, class X>
 struct MatrixTiles : MatrixShape<TM> {
   using Shape = MatrixShape<TM>;
-  LOCAL_ARRAY static inline u32x4 x[2][TM * Shape::STRIDE / 8];  // the high and the low terms, bfloat16 [TM][STRIDE]
-  LOCAL_ARRAY static inline u32x4 w[Shape::N * Shape::STRIDE / 8];
-  LOCAL_ARRAY static inline f32 scale[Shape::K / 16][Shape::N], minimum[Shape::K / 16][Shape::N];
-  LOCAL_ARRAY static inline f32 sum_x[Shape::K / 16][TM];
+  static constexpr u32 TERMS = MatrixUnits<W, X>::TERMS, GROUP = W::SCALED ? W::RUN / W::GROUPS : 32;
+  static constexpr u32 GROUPS = Shape::K / GROUP;
+  static constexpr u32 X_CHUNKS = TERMS * TM * Shape::STRIDE / 8, W_CHUNKS = Shape::N * Shape::STRIDE / 8;
+  static constexpr u32 OF_GROUPS = W::SCALED ? GROUPS * (Shape::N + (W::MINIMUM ? Shape::N + TM : 0)) : 0;
+  static constexpr u32 BYTES = 16 * (X_CHUNKS + W_CHUNKS) + 4 * OF_GROUPS;
+  static constexpr u32 BUFFERS = 2 * BYTES <= MOST_LOCAL ? 2 : 1;
+  LOCAL_ARRAY static inline u32x4 x[BUFFERS][TERMS][TM * Shape::STRIDE / 8];  // [TM][STRIDE], the high term first
+  LOCAL_ARRAY static inline u32x4 w[BUFFERS][W_CHUNKS];
+  LOCAL_ARRAY static inline f32 scale[BUFFERS][GROUPS][Shape::N], minimum[BUFFERS][GROUPS][Shape::N];
+  LOCAL_ARRAY static inline f32 sum_x[BUFFERS][GROUPS][TM];
 };
 
 // x as high + low; no low term for what is not finite, lest infinity become NaN.
@@ -46,10 +70,11 @@ DEVICE void split(f32x4 x, u32x2& high, u32x2& low) {
 
 template <u32 TM, class W, class X>
 struct MatrixGemm {
-  using Tiles = MatrixTiles<TM>;
+  using Tiles = MatrixTiles<TM, W, X>;
   using Shape = MatrixShape<TM>;
-  static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2;  // of x
-  static constexpr u32 K_STEP = Shape::K, STRIDE = Shape::STRIDE, GROUP = W::SCALED ? W::RUN / W::GROUPS : 32;
+  using U = typename MatrixUnits<W, X>::U;
+  static constexpr u32 TERMS = Tiles::TERMS, GROUP = Tiles::GROUP, K_STEP = Shape::K, STRIDE = Shape::STRIDE;
+  static constexpr bool UNSCALED = Element<U>::BITS == 8;  // codes go in without UNIT, which keeps float16's normal
   static constexpr u32 ROWS_OF_WAVE = TM / Shape::WAVES_M, COLUMNS_OF_WAVE = Shape::N / Shape::WAVES_N;
   static constexpr u32 FRAGMENTS_M = ROWS_OF_WAVE / 16, FRAGMENTS_N = COLUMNS_OF_WAVE / 16;
   static constexpr u32 GROUPS_OF_WAVE = K_STEP / GROUP / Shape::WAVES_K;
@@ -61,8 +86,7 @@ struct MatrixGemm {
   Tile sum[FRAGMENTS_M][FRAGMENTS_N];
 
   // Loads the columns from `start` on; beyond the end any, which `stage` drops.
-  __attribute__((always_inline)) void fetch(const GLOBAL X* x, const W& weight, u32 first_m, u32 first_n, u32 m,
-                                            u32 n, u32 k, u32 start) {
+  MEMBER void fetch(const GLOBAL X* x, const W& weight, u32 first_m, u32 first_n, u32 m, u32 n, u32 k, u32 start) {
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * MATRIX_THREADS + thread_id();
       const u32 row = smaller(first_m + item / (K_STEP / 4), m - 1);
@@ -75,18 +99,23 @@ struct MatrixGemm {
     }
   }
 
-  __attribute__((always_inline)) void stage(u32 k, u32 start) {
+  MEMBER void stage(u32 k, u32 start, u32 buffer = 0) {
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
       const u32 item = i * MATRIX_THREADS + thread_id();
-      const u32 row = item / (K_STEP / 4), column = item % (K_STEP / 4);
-      const f32x4 x = start + 4 * column < k ? widen4(next_x[i]) : (f32x4)0.0f;
-      u32x2 high, low;
-      split(x, high, low);
-      ((LOCAL u32x2*)Tiles::x[0])[row * (STRIDE / 4) + column] = high;
-      if (TERMS == 2) ((LOCAL u32x2*)Tiles::x[1])[row * (STRIDE / 4) + column] = low;
+      const u32 row = item / (K_STEP / 4), column = item % (K_STEP / 4), at = row * (STRIDE / 4) + column;
+      if (start + 4 * column >= k) next_x[i] = {};
+      if constexpr (TERMS == 1) {
+        ((LOCAL u32x2*)Tiles::x[buffer][0])[at] = __builtin_bit_cast(u32x2, next_x[i]);
+      } else {
+        u32x2 high, low;
+        split(widen4(next_x[i]), high, low);
+        ((LOCAL u32x2*)Tiles::x[buffer][0])[at] = high;
+        ((LOCAL u32x2*)Tiles::x[buffer][TERMS - 1])[at] = low;
+      }
       if constexpr (W::MINIMUM) {
-        const f32 total = sum_over((x[0] + x[1]) + (x[2] + x[3]), GROUP / 4);
-        if (column % (GROUP / 4) == 0) Tiles::sum_x[column / (GROUP / 4)][row] = total;
+        const f32x4 v = widen4(next_x[i]);
+        const f32 total = sum_over((v[0] + v[1]) + (v[2] + v[3]), GROUP / 4);
+        if (column % (GROUP / 4) == 0) Tiles::sum_x[buffer][column / (GROUP / 4)][row] = total;
       }
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
@@ -96,30 +125,34 @@ struct MatrixGemm {
       UNROLL for (u32 j = 0; j < W::RUN / 4; j++) {
         f32 c[4];
         W::codes(next_w[i], j, c);
-        const u32x2 pairs = {bf16_pair(c[0], c[1]), bf16_pair(c[2], c[3])};
-        ((LOCAL u32x2*)Tiles::w)[row * (STRIDE / 4) + run * (W::RUN / 4) + W::place(j)] = inside ? pairs : (u32x2)0u;
+        if constexpr (!UNSCALED) UNROLL for (u32 e = 0; e < 4; e++) c[e] *= W::UNIT;
+        const u32x2 pairs = {exact_pair<U>(c[0], c[1]), exact_pair<U>(c[2], c[3])};
+        const u32 at = row * (STRIDE / 4) + run * (W::RUN / 4) + W::place(j);
+        ((LOCAL u32x2*)Tiles::w[buffer])[at] = inside ? pairs : (u32x2)0u;
       }
       if constexpr (W::SCALED) {
         UNROLL for (u32 g = 0; g < W::GROUPS; g++) {
-          Tiles::scale[run * W::GROUPS + g][row] = inside ? next_w[i].scale[g] : 0.0f;
-          if constexpr (W::MINIMUM) Tiles::minimum[run * W::GROUPS + g][row] = inside ? next_w[i].minimum[g] : 0.0f;
+          const u32 group = run * W::GROUPS + g;
+          Tiles::scale[buffer][group][row] = inside ? next_w[i].scale[g] : 0.0f;
+          if constexpr (W::MINIMUM) Tiles::minimum[buffer][group][row] = inside ? next_w[i].minimum[g] : 0.0f;
         }
       }
     }
   }
 
-  __attribute__((always_inline)) void add_group(u32 g, u32 wave_m, u32 wave_n) {
+  MEMBER void add_group(u32 g, u32 wave_m, u32 wave_n, u32 buffer = 0) {
     Tile part[FRAGMENTS_M][FRAGMENTS_N] = {};
     UNROLL for (u32 s = 0; s < GROUP; s += 16) {
       const u32 step = g * GROUP + s;
       Factor b[FRAGMENTS_N];
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) {
-        b[j] = load_factor((const LOCAL u16*)Tiles::w + (wave_n + 16 * j) * STRIDE + step, STRIDE);
+        b[j] = load_factor((const LOCAL u16*)Tiles::w[buffer] + (wave_n + 16 * j) * STRIDE + step, STRIDE);
       }
       UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
         UNROLL for (u32 term = 0; term < TERMS; term++) {
-          const Factor a = load_factor((const LOCAL u16*)Tiles::x[term] + (wave_m + 16 * i) * STRIDE + step, STRIDE);
-          UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) multiply(a, b[j], part[i][j]);
+          const LOCAL u16* x = (const LOCAL u16*)Tiles::x[buffer][term];
+          const Factor a = load_factor(x + (wave_m + 16 * i) * STRIDE + step, STRIDE);
+          UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) multiply<U>(a, b[j], part[i][j]);
         }
       }
     }
@@ -129,17 +162,20 @@ struct MatrixGemm {
           const u32 row = wave_m + 16 * i + row_of(e), column = wave_n + 16 * j + column_of(e);
           f32& total = sum[i][j].of[e];
           if constexpr (W::SCALED) {
-            total = multiply_add(part[i][j].of[e] * W::UNIT, Tiles::scale[g][column], total);
+            const f32 value = part[i][j].of[e] * (UNSCALED ? W::UNIT : 1.0f);
+            total = multiply_add(value, Tiles::scale[buffer][g][column], total);
           } else {
             total += part[i][j].of[e];
           }
-          if constexpr (W::MINIMUM) total = multiply_add(Tiles::sum_x[g][row], Tiles::minimum[g][column], total);
+          if constexpr (W::MINIMUM) {
+            total = multiply_add(Tiles::sum_x[buffer][g][row], Tiles::minimum[buffer][g][column], total);
+          }
         }
       }
     }
   }
 
-  __attribute__((always_inline)) void run(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
+  MEMBER void run(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
     const u32 tiles_m = ceil_div(m, TM), wave = wave_id();
     const u32 first_m = workgroup_id() % tiles_m * TM, first_n = workgroup_id() / tiles_m * Shape::N;
     const u32 wave_m = wave % Shape::WAVES_M * ROWS_OF_WAVE;
@@ -150,13 +186,19 @@ struct MatrixGemm {
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) sum[i][j] = {};
     }
     fetch(x, weight, first_m, first_n, m, n, k, 0);
+    u32 buffer = 0;
     for (u32 start = 0; start < k; start += K_STEP) {
-      stage(k, start);
-      barrier();
+      stage(k, start, buffer);
+      barrier();  // with two buffers also the end of the step before the last
       fetch(x, weight, first_m, first_n, m, n, k, start + K_STEP < k ? start + K_STEP : start);
-      UNROLL for (u32 g = 0; g < GROUPS_OF_WAVE; g++) add_group(first_group + g, wave_m, wave_n);
-      barrier();
+      UNROLL for (u32 g = 0; g < GROUPS_OF_WAVE; g++) add_group(first_group + g, wave_m, wave_n, buffer);
+      if constexpr (Tiles::BUFFERS == 1) {
+        barrier();
+      } else {
+        buffer ^= 1;
+      }
     }
+    if constexpr (Tiles::BUFFERS == 2 && Shape::WAVES_K > 1) barrier();
     if constexpr (Shape::WAVES_K > 1) {
       store_sum(y, first_m, first_n, m, n);
     } else {
@@ -170,7 +212,7 @@ struct MatrixGemm {
 
   // Calls f(row, column, value) for what this lane has of the wave's sums.
   template <class F>
-  __attribute__((always_inline)) void each(F f) {
+  MEMBER void each(F f) {
     UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) {
         UNROLL for (u32 e = 0; e < 8; e++) f(16 * i + row_of(e), 16 * j + column_of(e), sum[i][j].of[e]);
@@ -179,7 +221,7 @@ struct MatrixGemm {
   }
 
   // The sum of all waves, first wave first, through the local memory of the tiles.
-  __attribute__((always_inline)) void store_sum(GLOBAL X* y, u32 first_m, u32 first_n, u32 m, u32 n) {
+  MEMBER void store_sum(GLOBAL X* y, u32 first_m, u32 first_n, u32 m, u32 n) {
     constexpr u32 ITEMS = TM * Shape::N;
     static_assert(Shape::WAVES_K * ITEMS * 4 <= sizeof(Tiles::w));
     LOCAL f32* sums = (LOCAL f32*)Tiles::w;
