@@ -47,6 +47,7 @@ def prepared(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "MOST_LAUNCHES", 1)
         patch.setattr(launches, "SHARES", (2, 128))
+        patch.setattr(candidates, "questions", lambda *arguments: questions(*arguments)[:6])
         run("tune", tiny.path, "--prepare", folder)
     return folder
 
