@@ -118,11 +118,27 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     return int(chip.choices.pick(Question("gemm", name, m, (n, k)), {"tile": rule}, options)["tile"])
 
 
+def _stripe_workgroups(name: str, m: int, n: int, k: int, chip: Chip) -> int:
+    """Workgroups of a matmul in stripes; 0 where another kernel is better. Up to 8 rows the answer is the same for any
+    number of them."""
+    if not (chip.stripe_workgroups and m <= STRIPE_ROWS[-1] and striped(name)):
+        return 0
+    stripes = _ceil_div(n, STRIPE)
+    rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}
+    options = [{"stripe_workgroups": min(stripes, most)} for most in (0, 132, 264, 528)]
+    question = Question("stripes", name, 0 if m <= GEMV_ROWS[-1] else m, (n, k))
+    return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
+
+
 def _in_stripes(
-    name: str, inputs: tuple[str, ...], outputs: tuple[Output, ...], shape: tuple[int, int, int], chip: Chip, x: str
+    name: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[Output, ...],
+    shape: tuple[int, int, int],
+    workgroups: int,
+    x: str,
 ) -> Launch:
     rows = next(r for r in STRIPE_ROWS if shape[0] <= r)
-    workgroups = min(_ceil_div(shape[1], STRIPE), chip.stripe_workgroups)
     symbol = with_elements(f"strixhlo_stripes_{name}_m{rows}", x)
     scalars = (*shape, workgroups)
     return Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=STRIPE_LOCAL)
@@ -130,8 +146,8 @@ def _in_stripes(
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
-    if chip.stripe_workgroups and m <= STRIPE_ROWS[-1] and striped(name):
-        return (_in_stripes(name, inputs, outputs, (m, n, k), chip, x),)
+    if workgroups := _stripe_workgroups(name, m, n, k, chip):
+        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)
