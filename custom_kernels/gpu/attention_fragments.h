@@ -81,12 +81,12 @@ DEVICE u32 spread_bytes(u32 word, bool last) {
 
 // COUNT (4 or 8) neighbouring elements of a pool as they are stored, and as 16-bit factors.
 template <class T, u32 COUNT>
-struct Piece {
+struct CachePiece {
   static constexpr u32 WORDS = COUNT * sizeof(T) / 4;
   u32 of[WORDS];
 
-  DEVICE Piece load(const GLOBAL T* p) {
-    Piece piece;
+  DEVICE CachePiece load(const GLOBAL T* p) {
+    CachePiece piece;
     if constexpr (WORDS == 1) {
       piece.of[0] = *(const GLOBAL u32*)p;
     } else if constexpr (WORDS == 2) {
@@ -103,12 +103,12 @@ struct Piece {
   }
 };
 template <u32 COUNT>
-struct Halves {
+struct CacheHalves {
   u32 of[COUNT / 2];
 };
 template <class T, u32 COUNT>
-DEVICE Halves<COUNT> halves(const Piece<T, COUNT>& piece) {
-  Halves<COUNT> h;
+DEVICE CacheHalves<COUNT> cache_halves(const CachePiece<T, COUNT>& piece) {
+  CacheHalves<COUNT> h;
   if constexpr (sizeof(T) == 2) {
     UNROLL for (u32 i = 0; i < COUNT / 2; i++) h.of[i] = piece.of[i];
   } else {
@@ -187,7 +187,7 @@ DEVICE u32 place_of(u32 d) { return d % 8 / 4 * 16 + d % 4 / 2 * 8 + d / 8 * 2 +
 DEVICE u32 key_of_piece(u32 p) { return lane_id() / 4 + 8 * p; }
 DEVICE u32 dimension_of_piece(u32) { return lane_id() % 4 * 8; }
 DEVICE u32 row_of_piece(u32 row, u32 p) { return shuffle_bits(row, key_of_piece(p)); }
-DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) {
+DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) {
   return {{x[0].of[2 * h], x[1].of[2 * h], x[0].of[2 * h + 1], x[1].of[2 * h + 1]}};
 }
 template <class M>
@@ -233,7 +233,7 @@ struct ValueGroup {
   DEVICE u32 key(u32 k) { return lane_id() % 4 * 2 + k % 2 + k / 2 * 8; }
   DEVICE u32 row(u32 row, u32 k) { return shuffle_bits(row, key(k)); }
   DEVICE u32 dimension() { return lane_id() / 4 * 8; }
-  DEVICE Factor factor(const Halves<8> (&x)[VALUE_KEYS], u32 t) {
+  DEVICE Factor factor(const CacheHalves<8> (&x)[VALUE_KEYS], u32 t) {
     return {{low_halves(x[0].of[t], x[1].of[t]), high_halves(x[0].of[t], x[1].of[t]), low_halves(x[2].of[t], x[3].of[t]),
              high_halves(x[2].of[t], x[3].of[t])}};
   }
@@ -285,7 +285,7 @@ DEVICE f32 sum_of_keys(f32 v) { return v + of_sixteenth(v); }
 #if defined(__GFX12__)
 DEVICE u32 key_of_piece(u32) { return lane_id() % 16; }
 DEVICE u32 dimension_of_piece(u32 p) { return 16 * p + lane_id() / 16 * 8; }
-DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) { return {__builtin_bit_cast(s16x8, x[h])}; }
+DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) { return {__builtin_bit_cast(s16x8, x[h])}; }
 DEVICE u32 key_of_row(u32 i) { return i + lane_id() / 16 * 8; }
 DEVICE u32 key_of_value(u32 k) { return k + lane_id() / 16 * 8; }
 DEVICE u32 row_of_value(u32 row, u32 k) { return shuffle_bits(row, key_of_value(k)); }
@@ -326,7 +326,7 @@ DEVICE Factor weights_of(const u32 (&own)[4]) {
   }
   return factor_of(words);
 }
-DEVICE Factor key_factor(const Halves<8> (&x)[KEY_PIECES], u32 h) {
+DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) {
   u32 words[8];
   UNROLL for (u32 i = 0; i < 8; i++) words[i] = x[2 * h + i / 4].of[i % 4];
   return factor_of(words);
@@ -365,7 +365,7 @@ struct ValueGroup {
   DEVICE u32 key(u32 k) { return key_of_value(k); }
   DEVICE u32 row(u32 row, u32 k) { return row_of_value(row, k); }
   DEVICE u32 dimension() { return lane_id() % 16 * PIECE; }
-  DEVICE Factor factor(const Halves<PIECE> (&x)[VALUE_KEYS], u32 t) {
+  DEVICE Factor factor(const CacheHalves<PIECE> (&x)[VALUE_KEYS], u32 t) {
     u32 words[PAIRS];
     UNROLL for (u32 j = 0; j < PAIRS; j++) {
       const u32 a = x[first_of_pair(j)].of[t / 2], b = x[second_of_pair(j)].of[t / 2];

@@ -121,8 +121,8 @@ struct FlashAttention {
   static constexpr u32 AT_ONCE = AHEAD ? SLICES : part_of(SLICES, MOST_AT_ONCE);
 
   Factor kept_q[KEEP ? BLOCKS * D / 16 : 1];
-  Piece<T, 8> keys[AT_ONCE][KEY_PIECES];
-  Piece<T, Values::PIECE> values[AHEAD ? GROUPS : 1][VALUE_KEYS];
+  CachePiece<T, 8> keys[AT_ONCE][KEY_PIECES];
+  CachePiece<T, Values::PIECE> values[AHEAD ? GROUPS : 1][VALUE_KEYS];
   f32 mixed[BLOCKS][GROUPS][Values::TILES][COUNT];
   f32 peak[BLOCKS][Own::QUERIES], total[BLOCKS][Own::QUERIES], factor[BLOCKS][Own::QUERIES];
   i32 first[BLOCKS][Own::QUERIES], last[BLOCKS][Own::QUERIES];  // positions that a query sees; none when last < first
@@ -174,7 +174,7 @@ struct FlashAttention {
     UNROLL for (u32 p = 0; p < KEY_PIECES; p++) {
       const GLOBAL T* key = pool + (u64)row_of_piece(row, p) * width;
       UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-        keys[j][p] = Piece<T, 8>::load(key + smaller(32 * (slice + j) + dimension_of_piece(p), s.head_dim - 8));
+        keys[j][p] = CachePiece<T, 8>::load(key + smaller(32 * (slice + j) + dimension_of_piece(p), s.head_dim - 8));
       }
     }
   }
@@ -182,14 +182,14 @@ struct FlashAttention {
     const u32 width = s.kv_heads * s.head_dim;
     const u32 d = smaller(part * Shape::PART + g * Values::GROUP + Values::dimension(), s.value_dim - Values::PIECE);
     UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
-      values[AHEAD ? g : 0][k] = Piece<T, Values::PIECE>::load(pool + (u64)Values::row(row, k) * width + d);
+      values[AHEAD ? g : 0][k] = CachePiece<T, Values::PIECE>::load(pool + (u64)Values::row(row, k) * width + d);
     }
   }
 
   __attribute__((always_inline)) void score_keys(Tile (&scores)[BLOCKS], const LOCAL u16* tile, u32 slice) {
     UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-      Halves<8> x[KEY_PIECES];
-      UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[p] = halves(keys[j][p]);
+      CacheHalves<8> x[KEY_PIECES];
+      UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[p] = cache_halves(keys[j][p]);
       UNROLL for (u32 h = 0; h < 2; h++) {
         const Factor key = key_factor(x, h);
         UNROLL for (u32 b = 0; b < BLOCKS; b++) {
@@ -254,11 +254,11 @@ struct FlashAttention {
         if (g > 0 || !EARLY) ask_values(value_pool, row, s, g, part);
       }
       auto& own = values[AHEAD ? g : 0];
-      Halves<Values::PIECE> x[VALUE_KEYS];
+      CacheHalves<Values::PIECE> x[VALUE_KEYS];
       UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
         // What nobody sees may hold anything, and 0 * NaN is NaN.
         if constexpr (MASKED) own[k].clear_unless(seen >> Values::key(k) & 1);
-        x[k] = halves(own[k]);
+        x[k] = cache_halves(own[k]);
       }
       UNROLL for (u32 t = 0; t < Values::TILES; t++) {
         const Factor value = Values::factor(x, t);
