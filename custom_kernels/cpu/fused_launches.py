@@ -57,6 +57,13 @@ class _Weight:
         return word, self.first, self.n
 
 
+def placed(operands: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """Part -> operand, codes first: the operands where a kernel expects them, and that of the codes, which stands
+    wherever there is none."""
+    codes = next(iter(operands.values()))
+    return tuple(next((operands[name] for name in place if name in operands), codes) for place in PLACES), codes
+
+
 def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[_Weight]:
     found, dtypes = [], dict(zip(form.operands(k), (t for _, t in types), strict=True))
     for i, rows in enumerate(form.rows):
@@ -64,8 +71,7 @@ def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[_Weigh
         operands = {name: f"{rows.tensor}.{name}" for name in names}
         of_parts = {name: dtypes[operand] for name, operand in operands.items()}
         kernel = weight_kernel(format, of_parts) if format in FORMATS else WeightKernel(format, integer=False)
-        codes = operands[names[0]]
-        places = tuple(next((operands[name] for name in place if name in operands), codes) for place in PLACES)
+        places, codes = placed(operands)
         bias = f"bias {i}" if form.biased else codes
         found.append(_Weight(kernel, fast and kernel.integer, rows.first, rows.count, places, bias))
     return found

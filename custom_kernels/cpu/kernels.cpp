@@ -5,7 +5,7 @@
 #include "fused_matmul.cpp"
 #include "moe_matmul.cpp"
 #include "moe_matmul_int8.cpp"
-#include "moe_few_rows.cpp"  // after both
+#include "moe_few_rows.cpp"  // after fused_matmul.cpp
 #include "moe_route.cpp"
 #include "norm_rows.cpp"
 #include "quantize_rows.cpp"

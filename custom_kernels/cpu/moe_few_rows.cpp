@@ -1,115 +1,130 @@
-// A mixture of experts for few tokens, with 8-bit activations: what follows each matmul is done where its tile is made.
-// Tiles are of 32 columns; an expert has at most 8 rows, since a token goes to it once. Included after moe_matmul.cpp.
-#include "activation.h"
-#include "int8_gemm.h"
-#include "operands.h"
+// A mixture of experts for up to 8 tokens in two dispatches: each workgroup prepares what it needs of the input. Weights
+// may be of any format; an expert has at most 8 rows, since a token goes to it once. Included after fused_matmul.cpp,
+// whose weights, input and arithmetic these are.
 
-constexpr int64_t MOE_FEW = 8, MOE_MOST_PAIRS = 128;
+constexpr int64_t DOWN_SCRATCH = 32 * 1024;  // bytes for the rounded rows of one expert
 
-// `count` <= 32 columns of y [rows, 32]: rows of x from sorted row s on (all the same one where `shared`) times `weight`.
-template <class Fmt>
-INLINE void moe_few(const Activations& x, bool shared, int64_t s, int64_t rows, const Parts& weight, float* y,
-                    int64_t count) {
-  for (int64_t r = 0; r < rows;) {
-    const Activations from = shared ? x : row_of(x, s + r);
-    float* to = y + r * RUN;
-    const int64_t left = shared ? 1 : rows - r;
-    if (left >= 8) {
-      int8_gemv<Fmt, 8>(from, weight, to, count, RUN), r += 8;
-    } else if (left >= 4) {
-      int8_gemv<Fmt, 4>(from, weight, to, count, RUN), r += 4;
-    } else if (left >= 2) {
-      int8_gemv<Fmt, 2>(from, weight, to, count, RUN), r += 2;
-    } else {
-      int8_gemv<Fmt, 1>(from, weight, to, count, RUN), r += 1;
+// Sorted row s is the pair order[s], that is token order[s] / k; expert e has rows offsets[e] to offsets[e + 1].
+struct MoeOrder {
+  const int32_t *order, *offsets;
+  int64_t experts, k;
+};
+
+INLINE FusedInput rows_from(const FusedInput& in, int64_t m, int64_t K) {
+  return {in.x + m * K, in.rounded.q ? row_of(in.rounded, m) : in.rounded};
+}
+
+// h [P, N] = activation(gate, up) for columns [n, end) of expert e. Tokens that follow each other are taken together.
+static void moe_gate_up_rows(FusedWeight gate, FusedWeight up, const FusedInput& in, const MoeOrder& o,
+                             const FusedShape& s, int64_t e, int64_t n, int64_t end, float* h) {
+  const int64_t N = gate.N;
+  gate.first = up.first = e * N;
+  if (gate.bias) gate.bias += e * N, up.bias += e * N;
+  up.y = h;
+  alignas(64) float few[FEW * GATE_COLUMNS];
+  for (; n < end; n += GATE_COLUMNS) {
+    const int64_t count = min(end - n, GATE_COLUMNS);
+    for (int64_t r = o.offsets[e], rows; r < o.offsets[e + 1]; r += rows) {
+      const int64_t token = o.order[r] / o.k;
+      rows = 1;
+      while (r + rows < o.offsets[e + 1] && o.order[r + rows] / o.k == token + rows) rows++;
+      const FusedInput from = rows_from(in, token, s.K);
+      up.y = h + r * N;
+      fused_rows(gate, from, rows, s.K, n, count, few, GATE_COLUMNS);
+      fused_rows(up, from, rows, s.K, n, count, up.y + n, N);
+      FusedShape shape = s;
+      shape.M = rows;
+      join(gate, few, GATE_COLUMNS, up, shape, n, count);
     }
   }
 }
 
-// What becomes of gate and up, float32 [P, N] and [E, N].
-struct MoeActivate {
-  const float *gate, *gate_bias, *up_bias;  // biases: null where there are none
-  int64_t activation;
-  float limit;
-};
-
-// h [P, N] = activation(gate, x * weight^T).
-template <class Fmt>
-INLINE void moe_up(const Activations& x, bool shared, const int32_t* offsets, const Parts& weight,
-                   const MoeActivate& how, float* h, int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
-  const int64_t end = min((wg + 1) * tile_n, N);
-  alignas(64) float up[MOE_FEW][RUN];
-  for (int64_t e = 0; e < experts; e++) {
-    const int64_t s = offsets[e], rows = offsets[e + 1] - s;
-    for (int64_t n = wg * tile_n; rows > 0 && n < end; n += RUN) {
-      const int64_t count = min(end - n, RUN), bias = e * N + n;
-      moe_few<Fmt>(x, shared, s, rows, row_of<Fmt>(weight, e * N + n, x.K), up[0], count);
-      for (int64_t r = 0; r < rows; r++) {
-        for (int64_t i = 0; i < count; i += W) {
-          const int64_t at = (s + r) * N + n + i, here = min(count - i, W);
-          F g = load_part(how.gate + at, here), u = load_part(&up[r][i], here);
-          if (how.gate_bias) g += load_part(how.gate_bias + bias + i, here), u += load_part(how.up_bias + bias + i, here);
-          store_part(h + at, activated(g, u, how.activation, how.limit), here);
-        }
-      }
-    }
+// Tiles of 16 rows of the experts that have tokens, one expert after the other, shared out evenly.
+static void moe_gate_up_few(const FusedWeight& gate, const FusedWeight& up, const FusedInput& in, const MoeOrder& o,
+                            const FusedShape& s, float* h, int64_t workgroups, int64_t wg) {
+  const int64_t tiles = (gate.N + TILE_ROWS - 1) / TILE_ROWS;
+  int64_t all = 0;
+  for (int64_t e = 0; e < o.experts; e++) all += o.offsets[e + 1] > o.offsets[e] ? tiles : 0;
+  int64_t from = wg * all / workgroups, to = (wg + 1) * all / workgroups;  // from the next expert's first tile
+  for (int64_t e = 0; e < o.experts && to > 0; e++) {
+    if (o.offsets[e + 1] == o.offsets[e]) continue;
+    const int64_t n = max(from, 0) * TILE_ROWS, end = min(min(to, tiles) * TILE_ROWS, gate.N);
+    if (n < end) moe_gate_up_rows(gate, up, in, o, s, e, n, end, h);
+    from -= tiles, to -= tiles;
   }
 }
 
-// The experts of each token: of the pair (t, j) its sorted row, its weight.
-struct MoeMix {
-  const float *weights, *bias;  // bias [E, N]: null where there is none
-  const int32_t *places, *expert;
-  int64_t tokens, k;
-};
-
-// y[t] = sum over j of weights[t, j] * (x[places[t, j]] * weight^T + bias of its expert).
-template <class Fmt>
-INLINE void moe_down_few(const Activations& x, const int32_t* offsets, const Parts& weight, const MoeMix& mix, float* y,
-                         int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
-  const int64_t end = min((wg + 1) * tile_n, N);
-  alignas(64) float down[MOE_MOST_PAIRS][RUN];
-  for (int64_t n = wg * tile_n; n < end; n += RUN) {
-    const int64_t count = min(end - n, RUN);
-    for (int64_t e = 0; e < experts; e++) {
-      const int64_t s = offsets[e], rows = offsets[e + 1] - s;
-      if (rows > 0) moe_few<Fmt>(x, false, s, rows, row_of<Fmt>(weight, e * N + n, x.K), down[s], count);
-    }
-    for (int64_t t = 0; t < mix.tokens; t++) {
+// sum [tokens, 64] += weight of the pair * (h * down^T + bias) for columns [n, n + count) of expert e.
+static void moe_add_expert(FusedWeight down, const float* h, const MoeOrder& o, const float* weights, int64_t K,
+                           int64_t e, int64_t n, int64_t count, float* sum) {
+  alignas(64) uint8_t scratch[DOWN_SCRATCH];
+  alignas(64) float few[FEW * GATE_COLUMNS];
+  const int64_t N = down.N, row_bytes = K + K / RUN * 4 + K / HALF_RUN * 4;
+  const int64_t at_once = down.integer ? min(DOWN_SCRATCH / row_bytes, FEW) : FEW;
+  down.first = e * N;
+  for (int64_t r = o.offsets[e], rows; r < o.offsets[e + 1]; r += rows) {
+    rows = min(o.offsets[e + 1] - r, at_once);
+    const FusedInput in = prepared(h + r * K, rows, K, nullptr, false, down.integer, scratch);
+    fused_rows(down, in, rows, K, n, count, few, GATE_COLUMNS);
+    for (int64_t m = 0; m < rows; m++) {
+      const int64_t pair = o.order[r + m];
+      float* to = sum + pair / o.k * GATE_COLUMNS;
       for (int64_t i = 0; i < count; i += W) {
         const int64_t here = min(count - i, W);
-        F total = 0;
-        for (int64_t j = 0; j < mix.k; j++) {
-          const int64_t s = mix.places[t * mix.k + j], e = mix.expert[s];
-          if (e == experts) continue;
-          F value = load_part(&down[s][i], here);
-          if (mix.bias) value += load_part(mix.bias + e * N + n + i, here);
-          total = fma(value, splat(mix.weights[t * mix.k + j]), total);
-        }
-        store_part(y + t * N + n + i, total, here);
+        F value = load_part(few + m * GATE_COLUMNS + i, here);
+        if (down.bias) value += load_part(down.bias + e * N + n + i, here);
+        store_part(to + i, fma(value, splat(weights[pair]), load_part(to + i, here)), here);
       }
     }
   }
 }
 
-// The biases are read only where `biased`.
-#define MOE_FEW_ROWS(name, Fmt, KIND)                                                                                   \
-  KERNEL strixhlo_moe_up_##name(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum),         \
-                                BUFFER(const int32_t, offsets), PARTS_OF_##KIND, BUFFER(const float, gate),             \
-                                BUFFER(const float, gate_bias), BUFFER(const float, up_bias), BUFFER(float, h),         \
-                                SCALARS_OF_##KIND int64_t activation, int64_t limit_bits, int64_t biased, MOE_SCALARS) { \
-    const MoeActivate how = {AT(gate), biased ? AT(gate_bias) : nullptr, biased ? AT(up_bias) : nullptr, activation,    \
-                             __builtin_bit_cast(float, int32_t(limit_bits))};                                           \
-    moe_up<Fmt>({AT(xq), AT(xs), AT(xsum), K}, x_stride == 0, AT(offsets), PARTS_AT_##KIND, how, AT(h), experts, N,     \
-                tile_n, wg);                                                                                            \
-  }                                                                                                                     \
-  KERNEL strixhlo_moe_down_##name(BUFFER(const int8_t, hq), BUFFER(const float, hs), BUFFER(const int32_t, hsum),       \
-                                  BUFFER(const int32_t, offsets), PARTS_OF_##KIND, BUFFER(const float, weights),        \
-                                  BUFFER(const int32_t, places), BUFFER(const int32_t, expert),                         \
-                                  BUFFER(const float, bias), BUFFER(float, y), SCALARS_OF_##KIND int64_t tokens,        \
-                                  int64_t k, int64_t biased, MOE_SCALARS) {                                             \
-    (void)x_stride;                                                                                                     \
-    const MoeMix mix = {AT(weights), biased ? AT(bias) : nullptr, AT(places), AT(expert), tokens, k};                   \
-    moe_down_few<Fmt>({AT(hq), AT(hs), AT(hsum), K}, AT(offsets), PARTS_AT_##KIND, mix, AT(y), experts, N, tile_n, wg); \
+// y [tokens, N] = the weighted sum over each token's experts, in their order; columns wg * tile * 16 and on.
+static void moe_down_few(const FusedWeight& down, const float* h, const MoeOrder& o, const float* weights, int64_t tokens,
+                         const FusedShape& s, float* y, int64_t wg) {
+  const int64_t N = down.N, end = min((wg + 1) * s.tile * TILE_ROWS, N);
+  for (int64_t n = wg * s.tile * TILE_ROWS; n < end; n += GATE_COLUMNS) {
+    const int64_t count = min(end - n, GATE_COLUMNS);
+    alignas(64) float sum[FEW * GATE_COLUMNS];
+    for (int64_t i = 0; i < FEW * GATE_COLUMNS; i += W) store(sum + i, F(0.0f));
+    for (int64_t e = 0; e < o.experts; e++) {
+      if (o.offsets[e + 1] > o.offsets[e]) moe_add_expert(down, h, o, weights, s.K, e, n, count, sum);
+    }
+    for (int64_t t = 0; t < tokens; t++) {
+      for (int64_t i = 0; i < count; i += W) {
+        const int64_t here = min(count - i, W), at = t * N + n + i;
+        F v = load_part(sum + t * GATE_COLUMNS + i, here);
+        if (s.residual) v = load_part(s.residual + at, here) + v * s.scale;
+        store_part(y + at, v, here);
+      }
+    }
   }
-FOR_EACH_INTEGER_FORMAT(MOE_FEW_ROWS)
+}
+
+#define TO_INT(name) reinterpret_cast<const int32_t*>(AT(name))
+
+// One weight holds the rows of all experts; N: of one of them. h float32 [tokens * k, N].
+KERNEL strixhlo_moe_gate_up_few(BYTES(x), BYTES(norm), BYTES(order), BYTES(offsets), WEIGHT_BUFFERS(0),
+                                WEIGHT_BUFFERS(1), RESULT(h), int64_t M, int64_t K, int64_t experts, int64_t k,
+                                int64_t flags, int64_t epsilon_bits, int64_t offset_bits, int64_t activation,
+                                int64_t limit_bits, int64_t workgroups, WEIGHT_SCALARS(0), WEIGHT_SCALARS(1),
+                                int64_t wg) {
+  const FusedWeight gate = WEIGHT(0), up = WEIGHT(1);
+  const MoeOrder order_of = {TO_INT(order), TO_INT(offsets), experts, k};
+  const RmsNorm rms = {TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)};
+  const FusedShape shape = {M, K, 0, activation, BITS_TO_FLOAT(limit_bits), 1.0f, nullptr};
+  const auto run = [&](const FusedInput& in) {
+    moe_gate_up_few(gate, up, in, order_of, shape, TO_RESULT(h), workgroups, wg);
+  };
+  on_prepared(TO_FLOAT(x), M, K, flags & NORMED ? &rms : nullptr, !gate.integer || !up.integer,
+              gate.integer || up.integer, run);
+}
+
+// h float32 [tokens * k, K], weights float32 [tokens, k] -> y float32 [tokens, N].
+KERNEL strixhlo_moe_down_few(BYTES(h), BYTES(weights), BYTES(order), BYTES(offsets), BYTES(residual), WEIGHT_BUFFERS(0),
+                             RESULT(y), int64_t M, int64_t K, int64_t experts, int64_t k, int64_t flags,
+                             int64_t scale_bits, int64_t tile, WEIGHT_SCALARS(0), int64_t wg) {
+  const MoeOrder order_of = {TO_INT(order), TO_INT(offsets), experts, k};
+  const FusedShape shape = {M, K, tile, -1, 0.0f, BITS_TO_FLOAT(scale_bits), flags & ADDED ? TO_FLOAT(residual) : nullptr};
+  moe_down_few(WEIGHT(0), TO_FLOAT(h), order_of, TO_FLOAT(weights), M, shape, TO_RESULT(y), wg);
+}

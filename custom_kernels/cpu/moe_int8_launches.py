@@ -9,8 +9,6 @@ from ..ops.launch import Launch, Output
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div
 from .weight_kernels import WeightKernel
 
-SIZES = 5  # scalars of `moe_rows` that say how large everything is
-FEW, MOST_PAIRS = 8, 128  # tokens, and rows of their experts, of the kernels of moe_few_rows.cpp
 ROUNDED = ("xq", "xs", "xsum")
 
 
@@ -20,22 +18,6 @@ def quantize_rows(x: str, m: int, k: int) -> Launch:
     outputs = tuple(Output(name, *spec) for name, spec in zip(ROUNDED, shapes, strict=True))
     row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
     return Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
-
-
-def few_rows(up: Launch, name: str, rest: Launch, inputs: tuple[str, ...], scalars: tuple[int, ...]) -> Launch:
-    """The launch of `moe_rows` with 8-bit activations and `rest`, which works on its result, as one, of a few rows.
-
-    name: "up" or "down"; inputs and scalars: what the kernel takes between the weight and the sizes.
-    """
-    kernel = up.symbol.removeprefix("strixhlo_moe_rows_").removesuffix("_int8")
-    own, sizes = up.scalars[:-SIZES], up.scalars[-SIZES:]
-    return replace(
-        up,
-        symbol=f"strixhlo_moe_{name}_{kernel}",
-        inputs=(*up.inputs, *inputs),
-        outputs=rest.outputs,
-        scalars=(*own, *scalars, *sizes),
-    )
 
 
 def with_8_bit_activations(launches: tuple[Launch, ...], kernel: WeightKernel, m: int, k: int) -> tuple[Launch, ...]:

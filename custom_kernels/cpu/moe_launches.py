@@ -10,7 +10,8 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
-from .moe_int8_launches import FEW, MOST_PAIRS, few_rows, with_8_bit_activations
+from .moe_few_launches import down_few, gate_up_few
+from .moe_int8_launches import with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
 
 SCORINGS = ("softmax", "selected", "sigmoid")
@@ -46,23 +47,24 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
 
 
 def _rows(
-    kernel: WeightKernel, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int, stride: int
+    kernel: WeightKernel, inputs: tuple[str, ...], out: str, *, pairs: int, experts: int, n: int, k: int
 ) -> Launch:
-    """x sorted [pairs, k] (stride 0: one row that all share) times each row's expert -> [pairs, n]."""
+    """x sorted [pairs, k] times each row's expert -> [pairs, n]."""
     tile_n = rows_per_workgroup(n)
-    scalars = (*kernel.scalars, k, stride, experts, n, tile_n)
+    scalars = (*kernel.scalars, k, experts, n, tile_n)
     output = Output(out, (pairs, n), "f32")
     return Launch(f"strixhlo_moe_rows_{kernel.name}", inputs, (output,), scalars, _ceil_div(n, tile_n))
 
 
 def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
-    """`_gate_up`, after the norm where x gets one."""
-    if not attributes.get("normed"):
-        return _gate_up(attributes, types, fast)
-    lowering = _gate_up(attributes, types[:-1], fast)
-    if lowering is None:
-        return None
+    """One launch for few tokens; of many the norm comes first, where x gets one."""
+    normed = bool(attributes.get("normed"))
+    lowering = _gate_up(attributes, types[:-1] if normed else types, fast)
+    if lowering is None or not normed:
+        return lowering
     t, columns = types[0][0]
+    if "norm" in lowering.launches[0].inputs:
+        return Lowering((*lowering.operands, "norm"), lowering.launches, lowering.results)
     tile = _row_tile(t)
     scalars = (t, columns, *(_float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
     normed = (Output("normed", (t, columns), "f32"),)
@@ -73,7 +75,7 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool =
 
 
 def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> Lowering | None:
-    """Gather the rows (unless there is only one token), both matmuls, the activation. fast: 8-bit activations."""
+    """Few tokens: all at once. Many: gather the rows, both matmuls, the activation. fast: 8-bit activations."""
     (t, columns), (pairs,), experts = types[0][0], types[1][0], types[3][0][0] - 1
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
     n = types[5][0][0] // experts
@@ -83,31 +85,28 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
         return None
     gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
     biases = ("gate_bias", "up_bias") if biased else ()
-    launches: tuple[Launch, ...] = ()
-    x = "x"
-    if t > 1:
-        x, tile = "sorted", _row_tile(pairs)
-        gathered = (Output("sorted", (pairs, columns), "f32"),)
-        inputs = ("x", "order", "offsets")
-        scalars = (k, columns, experts, tile)
-        launches = (Launch("strixhlo_moe_gather", inputs, gathered, scalars, _ceil_div(pairs, tile)),)
-    shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns, "stride": columns if t > 1 else 0}
+    operands = ("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases)
+    sizes = {"t": t, "experts": experts, "n": n, "columns": columns}
+    if few := gate_up_few(attributes, (gate_kernel, up_kernel), names, **sizes, fast=fast):
+        return Lowering(operands, few, ("h",))
+    tile = _row_tile(pairs)
+    gathered = (Output("sorted", (pairs, columns), "f32"),)
+    scalars = (k, columns, experts, tile)
+    launches: tuple[Launch, ...] = (
+        Launch("strixhlo_moe_gather", ("x", "order", "offsets"), gathered, scalars, _ceil_div(pairs, tile)),
+    )
+    shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns}
     launches += tuple(
-        _rows(kernel, (x, "offsets", *parts), out, **shape)
+        _rows(kernel, ("sorted", "offsets", *parts), out, **shape)
         for kernel, parts, out in ((gate_kernel, gate, "gate"), (up_kernel, up, "up"))
     )
-    tile = _row_tile(pairs)
     merged = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
     how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]), int(biased))
     activated = (Output("h", (pairs, n), "f32"),)
     launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
     if fast and gate_kernel == up_kernel:
-        launches = with_8_bit_activations(launches, gate_kernel, pairs if t > 1 else 1, columns)
-        if t <= FEW and gate_kernel.integer:
-            rows, last = launches[-2:]
-            inputs = ("gate", *(biases or ("gate", "gate")))
-            launches = (*launches[:-2], few_rows(rows, "up", last, inputs, how))
-    return Lowering(("x", "expert", "order", "offsets", "tiles", *gate, *up, *biases), launches, ("h",))
+        launches = with_8_bit_activations(launches, gate_kernel, pairs, columns)
+    return Lowering(operands, launches, ("h",))
 
 
 def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
@@ -121,18 +120,18 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
         return None
     parts = tuple(f"down.{name}" for name in names)
     bias = ("bias",) if biased else ()
-    rows = _rows(kernel, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns, stride=columns)
+    operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
+    sizes = {"t": t, "k": k, "experts": experts, "n": n, "columns": columns}
+    if few := down_few(attributes, kernel, names, **sizes, fast=fast):
+        return Lowering(operands, few, ("y",))
+    rows = _rows(kernel, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns)
     tile = _row_tile(t)
     inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
     combined = (Output("y", (t, n), "f32"),)
     combine = Launch(
         "strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), _ceil_div(t, tile)
     )
-    operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
     launches: tuple[Launch, ...] = (rows, combine)
     if fast:
         launches = with_8_bit_activations(launches, kernel, pairs, columns)
-        if t <= FEW and pairs <= MOST_PAIRS and kernel.integer:
-            mix = ("weights", "places", "expert", *(bias or ("weights",)))
-            launches = (*launches[:-2], few_rows(launches[-2], "down", combine, mix, (t, k, int(biased))))
     return Lowering(operands, launches, ("y",))

@@ -3,19 +3,19 @@
 #include "f32_matmul.h"
 #include "operands.h"
 
-// Columns [n, n + count) of y float32 [P, N]: sorted row s of x (all the same one where x_stride is 0) times expert
-// e's rows of the weight, for the experts that have rows.
+// Columns [n, n + count) of y float32 [P, N]: sorted row s of x times expert e's rows of the weight, for the
+// experts that have rows.
 template <class Weight>
-INLINE void moe_rows(const float* x, int64_t x_stride, const int32_t* offsets, const Weight& weight, float* y,
+INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& weight, float* y,
                      int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1], row = e * N + n;
     for (int64_t s = offsets[e]; s < end;) {
-      const float* from = x + s * x_stride;
+      const float* from = x + s * weight.K;
       float* to = y + s * N + n;
-      const int64_t left = x_stride ? end - s : 1;
+      const int64_t left = end - s;
       if (left >= 16) {
         f32_gemm(from, left, weight, row, to, count, N), s += left;
       } else if (left >= 4) {
@@ -29,18 +29,18 @@ INLINE void moe_rows(const float* x, int64_t x_stride, const int32_t* offsets, c
   }
 }
 
-#define MOE_SCALARS int64_t K, int64_t x_stride, int64_t experts, int64_t N, int64_t tile_n, int64_t wg
+#define MOE_SCALARS int64_t K, int64_t experts, int64_t N, int64_t tile_n, int64_t wg
 #define MOE_QUANTIZED(name, Fmt, KIND)                                                                                 \
   KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets), PARTS_OF_##KIND,              \
                                   BUFFER(float, y), SCALARS_OF_##KIND MOE_SCALARS) {                                   \
-    moe_rows(AT(x), x_stride, AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), experts, N, tile_n, wg);    \
+    moe_rows(AT(x), AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), experts, N, tile_n, wg);    \
   }
 FOR_EACH_FORMAT(MOE_QUANTIZED)
 
 #define MOE_DENSE(name, Type)                                                                                          \
   KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets),                              \
                                   BUFFER(const Type::Element, w), BUFFER(float, y), MOE_SCALARS) {                     \
-    moe_rows(AT(x), x_stride, AT(offsets), DenseWeight<Type>{AT(w), K}, AT(y), experts, N, tile_n, wg);                \
+    moe_rows(AT(x), AT(offsets), DenseWeight<Type>{AT(w), K}, AT(y), experts, N, tile_n, wg);                \
   }
 MOE_DENSE(f32, Float32)
 MOE_DENSE(f16, Float16)

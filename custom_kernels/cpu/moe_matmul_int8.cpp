@@ -2,10 +2,10 @@
 #include "int8_gemm.h"
 #include "operands.h"
 
-// Columns [n, n + count) of y float32 [P, N]: sorted row s of x (all the same one where `shared`) times expert e's rows
-// of the weight, for the experts that have rows. What a row gives does not depend on how many an expert has, up to 15.
+// Columns [n, n + count) of y float32 [P, N]: sorted row s of x times expert e's rows of the weight, for the
+// experts that have rows. What a row gives does not depend on how many an expert has, up to 15.
 template <class Fmt>
-INLINE void moe_rows_int8(const Activations& x, bool shared, const int32_t* offsets, const Parts& weight, float* y,
+INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Parts& weight, float* y,
                           int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
@@ -14,9 +14,9 @@ INLINE void moe_rows_int8(const Activations& x, bool shared, const int32_t* offs
     if (offsets[e] == end) continue;
     const Parts rows = row_of<Fmt>(weight, e * N + n, x.K);
     for (int64_t s = offsets[e]; s < end;) {
-      const Activations from = shared ? x : row_of(x, s);
+      const Activations from = row_of(x, s);
       float* to = y + s * N + n;
-      const int64_t left = shared ? 1 : end - s;
+      const int64_t left = end - s;
       if (left >= 16) {
         int8_gemm<Fmt>(from, left, rows, to, count, N), s += left;
       } else if (left >= 8) {
@@ -36,7 +36,7 @@ INLINE void moe_rows_int8(const Activations& x, bool shared, const int32_t* offs
   KERNEL strixhlo_moe_rows_##name##_int8(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum), \
                                          BUFFER(const int32_t, offsets), PARTS_OF_##KIND, BUFFER(float, y),             \
                                          SCALARS_OF_##KIND MOE_SCALARS) {                                               \
-    moe_rows_int8<Fmt>({AT(xq), AT(xs), AT(xsum), K}, x_stride == 0, AT(offsets), PARTS_AT_##KIND, AT(y), experts, N,   \
+    moe_rows_int8<Fmt>({AT(xq), AT(xs), AT(xsum), K}, AT(offsets), PARTS_AT_##KIND, AT(y), experts, N,   \
                        tile_n, wg);                                                                                     \
   }
 FOR_EACH_INTEGER_FORMAT(MOE_INT8)

@@ -83,13 +83,38 @@ def eight_bits(x: np.ndarray) -> np.ndarray:
     return (np.round(runs * (1 / scale)) * scale).reshape(x.shape).astype(np.float64)
 
 
-@pytest.mark.parametrize(("tokens", "k", "few"), [(1, 16, True), (8, 16, True), (8, 17, False), (9, 2, False)])
-def test_only_few_rows_are_mixed_where_they_are_made(tokens: int, k: int, few: bool) -> None:
-    pairs = tokens * k
-    shapes = [(pairs, 64), (tokens, k), (tokens, k), (pairs,), (pairs,), (33,), (40,), (32 * 96, 32), (32 * 96, 2)]
-    dtypes = ["f32", "f32", *["i32"] * 5, "i8", "f16"]
-    lowering = moe_down({"format": "q4_0", "k": k, "biased": False}, list(zip(shapes, dtypes, strict=True)), True)
-    assert lowering and (lowering.launches[-1].symbol == "strixhlo_moe_down_q4_0") == few
+@pytest.mark.parametrize(
+    ("tokens", "columns", "few"), [(1, 5760, True), (8, 5760, True), (9, 64, False), (8, 5952, False)]
+)
+def test_few_tokens_are_one_launch_a_matmul(tokens: int, columns: int, few: bool) -> None:
+    """As long as a workgroup's stack holds the rounded rows."""
+    pairs, experts = tokens * 2, 32
+    shapes = [
+        (tokens, columns),
+        (pairs,),
+        (pairs,),
+        (33,),
+        (40,),
+        *[(experts * 96, columns // 2), (experts * 96, columns // 32)] * 2,
+    ]
+    types_ = list(zip(shapes, ["f32", *["i32"] * 4, *["i8", "f16"] * 2], strict=True))
+    how = {"format": "q4_0", "k": 2, "biased": False, "activation": "silu", "limit": 0.0}
+    lowering = moe_gate_up(how, types_, True)
+    assert lowering and (len(lowering.launches) == 1) == few
+    shapes = [
+        (pairs, 64),
+        (tokens, 2),
+        (tokens, 2),
+        (pairs,),
+        (pairs,),
+        (33,),
+        (40,),
+        (experts * 96, 32),
+        (experts * 96, 2),
+    ]
+    types_ = list(zip(shapes, ["f32", "f32", *["i32"] * 5, "i8", "f16"], strict=True))
+    lowering = moe_down(how, types_, True)
+    assert lowering and (len(lowering.launches) == 1) == (tokens <= 8)
 
 
 @cache
