@@ -16,7 +16,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
 # Name for LLVM -> flag of /proc/cpuinfo; used on top of a level when this machine is the target.
-EXTRAS = {"avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avxvnni": "avx_vnni"}
+EXTRAS = {"avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512vbmi": "avx512vbmi", "avxvnni": "avx_vnni"}
 
 
 def cpuinfo_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

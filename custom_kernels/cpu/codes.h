@@ -40,31 +40,47 @@ INLINE B load_lanes(const void* p, int64_t lanes) {
 
 // Bytes of `runs` runs (at most RUNS; FULL: exactly) in natural order.
 template <bool FULL>
-INLINE Codes load_bytes(const void* p, int64_t runs) {
-  if constexpr (FULL) return split_halves(load<B>(p), load<B>(advance(p, 4 * W)));
+INLINE Codes load_natural(const void* p, int64_t runs) {
+  if constexpr (FULL) return {load<B>(p), load<B>(advance(p, 4 * W))};
   const int64_t lanes = 2 * runs;
-  return split_halves(load_lanes(p, min(lanes, RUNS)), load_lanes(advance(p, 4 * W), max(lanes - RUNS, 0)));
+  return {load_lanes(p, min(lanes, RUNS)), load_lanes(advance(p, 4 * W), max(lanes - RUNS, 0))};
 }
+template <bool FULL>
+INLINE Codes load_bytes(const void* p, int64_t runs) {
+  const Codes bytes = load_natural<FULL>(p, runs);
+  return split_halves(bytes.low, bytes.high);
+}
+
+#if STRIXHLO_AVX512
+// Adds `value` to the weights whose bits are set: those of an even run are in its lane's bytes `first` and on, of an odd
+// run in bytes first + of_odd_run and on.
+INLINE __m512i add_bits(__m512i codes, __m512i words, int first, int of_odd_run, int8_t value) {
+  B pick, bit;
+  UNROLL
+  for (int i = 0; i < 64; i++) pick[i] = first + (i / 16 % 2) * of_odd_run + i % 16 / 8, bit[i] = 1 << i % 8;
+  const __m512i bytes = _mm512_shuffle_epi8(words, __builtin_bit_cast(__m512i, pick));
+  const __mmask64 set = _mm512_test_epi8_mask(bytes, __builtin_bit_cast(__m512i, bit));
+  return _mm512_mask_add_epi8(codes, set, codes, _mm512_set1_epi8(value));
+}
+#endif
 
 // Adds bit planes to the nibbles: plane p of run r is the word high[r * PLANES + p], worth 16 << p.
 template <int PLANES, bool FULL>
 INLINE Codes add_planes(Codes codes, const int32_t* high, int64_t runs) {
 #if STRIXHLO_AVX512
   __m512i low = __builtin_bit_cast(__m512i, codes.low), up = __builtin_bit_cast(__m512i, codes.high);
-  const __m512i bit4 = _mm512_set1_epi8(16), bit5 = _mm512_set1_epi8(32);
+  __m512i words;  // in the lane of each run its own words, and those of its neighbour
   if constexpr (PLANES == 1) {
-    const __m128i words = FULL ? load<__m128i>(high) : _mm_maskz_loadu_epi32(__mmask8((1u << runs) - 1), high);
-    const __m128i halves = _mm_permutexvar_epi16(_mm_setr_epi16(0, 2, 4, 6, 1, 3, 5, 7), words);
-    low = _mm512_mask_add_epi8(low, __mmask64(_mm_extract_epi64(halves, 0)), low, bit4);
-    up = _mm512_mask_add_epi8(up, __mmask64(_mm_extract_epi64(halves, 1)), up, bit4);
+    const __m128i all = FULL ? load<__m128i>(high) : _mm_maskz_loadu_epi32(__mmask8((1u << runs) - 1), high);
+    words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1), _mm512_zextsi128_si512(all));
   } else {
-    const __m256i words = FULL ? load<__m256i>(high) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), high);
-    const __m256i halves =
-        _mm256_permutexvar_epi16(_mm256_setr_epi16(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), words);
-    low = _mm512_mask_add_epi8(low, __mmask64(_mm256_extract_epi64(halves, 0)), low, bit4);
-    up = _mm512_mask_add_epi8(up, __mmask64(_mm256_extract_epi64(halves, 1)), up, bit4);
-    low = _mm512_mask_add_epi8(low, __mmask64(_mm256_extract_epi64(halves, 2)), low, bit5);
-    up = _mm512_mask_add_epi8(up, __mmask64(_mm256_extract_epi64(halves, 3)), up, bit5);
+    const __m256i all = FULL ? load<__m256i>(high) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), high);
+    words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_zextsi256_si512(all));
+  }
+  UNROLL
+  for (int p = 0; p < PLANES; p++) {
+    low = add_bits(low, words, 4 * p, 4 * PLANES, int8_t(16 << p));
+    up = add_bits(up, words, 4 * p + 2, 4 * PLANES, int8_t(16 << p));
   }
   return {__builtin_bit_cast(B, low), __builtin_bit_cast(B, up)};
 #elif STRIXHLO_AVX2
@@ -134,7 +150,21 @@ INLINE B doubled_e2m1(B codes) {
 #endif
 }
 
-#if STRIXHLO_AVX512
+#if STRIXHLO_VBMI
+// 64 codes of 4 runs of a stream: of each run the first or the second half. 8 codes are BITS bytes.
+template <int BITS>
+INLINE B half_codes(__m512i bytes, __m512i more, int half) {
+  B from, shift;
+  UNROLL
+  for (int i = 0; i < 64; i++) from[i] = i / 16 * 4 * BITS + (2 * half + i / 8 % 2) * BITS + i % 8 % BITS;
+  UNROLL
+  for (int i = 0; i < 64; i++) shift[i] = i % 8 * BITS;
+  const __m512i index = __builtin_bit_cast(__m512i, from);
+  const __m512i eights = BITS > 4 ? _mm512_permutex2var_epi8(bytes, index, more) : _mm512_permutexvar_epi8(index, bytes);
+  const __m512i moved = _mm512_multishift_epi64_epi8(__builtin_bit_cast(__m512i, shift), eights);
+  return __builtin_bit_cast(B, moved) & B((1 << BITS) - 1);
+}
+#elif STRIXHLO_AVX512
 // 16-bit words of 4 runs of a stream, to 128-bit lanes: BITS of each run from the first or the second half of it.
 template <int BITS>
 INLINE B half_runs(__m512i bytes, __m512i more, int half) {
@@ -157,7 +187,11 @@ INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
   const __m512i bytes = _mm512_maskz_loadu_epi32(__mmask16((1u << first) - 1), p);
   __m512i more = bytes;
   if constexpr (BITS > 4) more = _mm512_maskz_loadu_epi32(__mmask16((1u << (words - first)) - 1), p + 64);
+#if STRIXHLO_VBMI
+  return {half_codes<BITS>(bytes, more, 0), half_codes<BITS>(bytes, more, 1)};
+#else
   return {unpacked<BITS>(half_runs<BITS>(bytes, more, 0)), unpacked<BITS>(half_runs<BITS>(bytes, more, 1))};
+#endif
 #elif STRIXHLO_AVX2
   const auto lane = [&](int half) {
     const uint8_t* at = p + half * 2 * BITS;
@@ -175,9 +209,39 @@ INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
 #endif
 }
 
+// Whether the low nibbles of a run are its even weights, so that they are used with activations in that order.
+template <class Fmt>
+constexpr bool ALTERNATING = Fmt::LAYOUT == FP4 || (Fmt::LAYOUT == STREAM && Fmt::BITS == 4);
+
+// As `split_halves`, but the even elements of each run, and the odd ones.
+INLINE Codes split_pairs(B a, B b) {
+#if STRIXHLO_PLAIN
+  return {__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)};
+#else
+  B pick;  // of 16 bytes the even ones, then the odd ones
+  UNROLL
+  for (int i = 0; i < 4 * W; i++) pick[i] = i % 8 * 2 + i % 16 / 8;
+#if STRIXHLO_AVX512
+  const __m512i x = _mm512_shuffle_epi8(__builtin_bit_cast(__m512i, a), __builtin_bit_cast(__m512i, pick));
+  const __m512i y = _mm512_shuffle_epi8(__builtin_bit_cast(__m512i, b), __builtin_bit_cast(__m512i, pick));
+  const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+  return {__builtin_bit_cast(B, _mm512_permutex2var_epi64(x, even, y)),
+          __builtin_bit_cast(B, _mm512_permutex2var_epi64(x, odd, y))};
+#else
+  const __m256i x = _mm256_permute4x64_epi64(
+      _mm256_shuffle_epi8(__builtin_bit_cast(__m256i, a), __builtin_bit_cast(__m256i, pick)), 0xd8);
+  const __m256i y = _mm256_permute4x64_epi64(
+      _mm256_shuffle_epi8(__builtin_bit_cast(__m256i, b), __builtin_bit_cast(__m256i, pick)), 0xd8);
+  return split_halves(__builtin_bit_cast(B, x), __builtin_bit_cast(B, y));
+#endif
+#endif
+}
+
 // Codes of `runs` runs at the start of `row`: unsigned, 0 .. 2^BITS - 1; signed bytes for 8 bits (of a stream: less
 // 128).
-template <class Fmt, bool FULL>
+// IN_PAIRS: of ALTERNATING formats the even weights and the odd ones, in place of the first and the second half.
+template <class Fmt, bool FULL, bool IN_PAIRS = false>
 INLINE Codes load_codes(const Parts& row, int64_t runs) {
   if constexpr (Fmt::BITS == 8) {
     const Codes codes = load_bytes<FULL>(row.codes, runs);
@@ -188,7 +252,7 @@ INLINE Codes load_codes(const Parts& row, int64_t runs) {
   } else {
     const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
     if constexpr (Fmt::LAYOUT != PLANAR) {
-      const Codes codes = split_nibbles(packed);
+      const Codes codes = IN_PAIRS ? Codes{packed & B(15), packed >> B(4)} : split_nibbles(packed);
       if constexpr (Fmt::LAYOUT == FP4) return {doubled_e2m1(codes.low), doubled_e2m1(codes.high)};
       return codes;
     } else {

@@ -15,32 +15,107 @@ INLINE Activations row_of(const Activations& x, int64_t m) {
   return {x.q + m * x.K, x.scale + m * (x.K / RUN), x.sum + m * (x.K / 16), x.K};
 }
 
-// Sums of activations, one in lanes 0 and 2 of every four: weights 0..15 and 16..31 of a run.
-template <bool FULL>
-INLINE I spread_sums(const int32_t* sums, int64_t runs) {
-#if STRIXHLO_AVX512
-  const __m256i v = FULL ? load<__m256i>(sums) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), sums);
-  return __builtin_bit_cast(I, _mm512_cvtepu32_epi64(v));
-#elif STRIXHLO_AVX2
-  const __m128i v = FULL || runs == 2 ? load<__m128i>(sums) : _mm_set_epi64x(0, load<int64_t>(sums));
-  return __builtin_bit_cast(I, _mm256_cvtepu32_epi64(v));
-#else
-  (void)runs;
-  return I{sums[0], 0, sums[1], 0};
-#endif
+// `runs` runs of activations in the order in which a format's codes are used.
+template <class Fmt, bool FULL>
+INLINE Codes load_activations(const int8_t* q, int64_t runs) {
+  const Codes natural = load_natural<FULL>(q, runs);
+  return ALTERNATING<Fmt> ? split_pairs(natural.low, natural.high) : split_halves(natural.low, natural.high);
 }
 
-// What is added per group where codes are those of `load_codes`: 8-bit codes of a stream are 128 less there.
+// The sum of the activations of each group of W runs.
+template <class Fmt, bool FULL>
+INLINE GroupValues group_totals(const Activations& x, int64_t run, int64_t runs, F scale) {
+  const int32_t* sums = x.sum + run * 2;
+  const I a = FULL ? load<I>(sums) : load_part(sums, min(2 * runs, W));
+  const I b = FULL ? load<I>(sums + W) : load_part(sums + W, max(2 * runs - W, 0));
+  if constexpr (Fmt::GROUPS == 1) return {to_float(evens(a, b) + odds(a, b)) * scale, {}};
+  return {to_float(evens(a, b)) * scale, to_float(odds(a, b)) * scale};
+}
+
+// What W runs are multiplied with: of M rows as they are.
+template <class Fmt>
+struct PlainRows {
+  Activations x;
+  template <bool FULL>
+  INLINE_MEMBER Codes codes(int m, int64_t run, int64_t runs) const {
+    return load_activations<Fmt, FULL>(row_of(x, m).q + run * RUN, runs);
+  }
+  template <bool FULL>
+  INLINE_MEMBER GroupValues totals(int m, int64_t run, int64_t runs, F scale) const {
+    return group_totals<Fmt, FULL>(row_of(x, m), run, runs, scale);
+  }
+  INLINE_MEMBER const float* scale(int m, int64_t run) const { return row_of(x, m).scale + run; }
+};
+
+constexpr int64_t SEGMENT_RUNS = 512;  // of a row that is put in order, on the stack
+
+// And of one row, put in order once for many weight rows.
+template <class Fmt>
+struct OrderedRow {
+  alignas(64) int8_t q[SEGMENT_RUNS * RUN];
+  alignas(64) float total[Fmt::GROUPS][SEGMENT_RUNS];
+  const float* scales;
+
+  INLINE_MEMBER void fill(const Activations& x, int64_t first, int64_t count) {
+    scales = x.scale + first;
+    for (int64_t run = 0; run < count; run += RUNS) {
+      const int8_t* from = x.q + (first + run) * RUN;
+      const int64_t here = count - run;
+      const Codes codes = here >= RUNS ? load_activations<Fmt, true>(from, RUNS) : load_activations<Fmt, false>(from, here);
+      store(q + run * RUN, codes.low);
+      store(q + run * RUN + 4 * W, codes.high);
+    }
+    for (int64_t run = 0; run < count; run += W) {
+      const int64_t here = min(count - run, W);
+      const F scale = load_part(scales + run, here);
+      const GroupValues values = here == W ? group_totals<Fmt, true>(x, first + run, W, scale)
+                                           : group_totals<Fmt, false>(x, first + run, here, scale);
+      store(total[0] + run, values.first);
+      if constexpr (Fmt::GROUPS == 2) store(total[1] + run, values.second);
+    }
+  }
+  template <bool FULL>
+  INLINE_MEMBER Codes codes(int, int64_t run, int64_t) const {
+    return {load<B>(q + run * RUN), load<B>(q + run * RUN + 4 * W)};
+  }
+  template <bool FULL>
+  INLINE_MEMBER GroupValues totals(int, int64_t run, int64_t, F) const {
+    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[0] + run), {}};
+    return {load<F>(total[0] + run), load<F>(total[1] + run)};
+  }
+  INLINE_MEMBER const float* scale(int, int64_t run) const { return scales + run; }
+};
+
+// What the codes of `load_codes` are too small by: 8-bit codes of a stream are 128 less there.
+template <class Fmt>
+constexpr int shift_of_stream() {
+  return Fmt::LAYOUT == STREAM && Fmt::BITS == 8 ? 128 : 0;
+}
+
+// What is added per group where codes are those of `load_codes`.
 template <class Fmt, bool FULL>
 INLINE GroupValues integer_minima(const Parts& row, int64_t runs, const GroupValues& scale) {
   GroupValues values = minima<Fmt, FULL>(row, runs);
-  if constexpr (Fmt::LAYOUT == STREAM && Fmt::BITS == 8) values.first = fma(scale.first, F(128.0f), values.first);
+  if constexpr (shift_of_stream<Fmt>() != 0) values.first = fma(scale.first, F(128.0f), values.first);
+  return values;
+}
+
+// A group adds this times the sum of its activations: its minimum, and what the codes of `dot` are too large by.
+template <class Fmt>
+constexpr bool ADDS = Fmt::MINIMUM || zero_of<Fmt>() != 0;
+
+template <class Fmt, bool FULL>
+INLINE GroupValues added(const Parts& row, int64_t runs, const GroupValues& scale) {
+  constexpr int MORE = shift_of_stream<Fmt>() - zero_of<Fmt>();
+  if constexpr (!Fmt::MINIMUM) return {scale.first * float(MORE), scale.second * float(MORE)};
+  GroupValues values = minima<Fmt, FULL>(row, runs);
+  if constexpr (MORE != 0) values.first = fma(scale.first, F(float(MORE)), values.first);
   return values;
 }
 
 // RUNS runs, the STEP-th of a chunk, of R weight rows and M activation rows.
-template <class Fmt, int R, int M, int STEP, bool FULL>
-INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Activations& x,
+template <class Fmt, int R, int M, int STEP, bool FULL, class Input>
+INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Input& x,
                  int64_t run, int64_t runs) {
   Codes codes[R];
   UNROLL
@@ -48,24 +123,22 @@ INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const P
     constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
     UNROLL
     for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(rows[r].codes + STEP * BYTES + line + PREFETCH);
-    codes[r] = load_codes<Fmt, FULL>(after<Fmt>(rows[r], RUNS * STEP), runs);
+    codes[r] = load_codes<Fmt, FULL, true>(after<Fmt>(rows[r], RUNS * STEP), runs);
     codes[r] = {prepared<Fmt>(codes[r].low), prepared<Fmt>(codes[r].high)};
   }
   UNROLL
   for (int m = 0; m < M; m++) {
-    const Activations xm = row_of(x, m);
-    const Codes xq = load_bytes<FULL>(xm.q + run * RUN, runs);
-    I start = 0;  // minus zero * activations, exact in integers
-    if constexpr (zero_of<Fmt>() != 0) start = spread_sums<FULL>(xm.sum + run * 2, runs) * -zero_of<Fmt>();
+    const Codes xq = x.template codes<FULL>(m, run, runs);
     UNROLL
     for (int r = 0; r < R; r++) {
       if constexpr (Fmt::GROUPS == 1) {
-        const I both = dot<Fmt>(dot<Fmt>(start, codes[r].low, xq.low), codes[r].high, xq.high);
+        const I both = dot<Fmt>(dot<Fmt>(I(0), codes[r].low, xq.low), codes[r].high, xq.high);
         acc[m][r] = fma(to_float(both), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
+      } else if constexpr (ALTERNATING<Fmt>) {  // the first and the second half of a run are in different lanes
+        const I both = dot<Fmt>(dot<Fmt>(I(0), codes[r].low, xq.low), codes[r].high, xq.high);
+        acc[m][r] = fma(to_float(both), by_two<RUNS * STEP>(by_group[0][m][r], by_group[1][m][r]), acc[m][r]);
       } else {
-        const I of_low = lane_index() % 4 == 0, of_high = lane_index() % 4 == 2;
-        const I low = dot<Fmt>(start & of_low, codes[r].low, xq.low);
-        const I high = dot<Fmt>(start & of_high, codes[r].high, xq.high);
+        const I low = dot<Fmt>(I(0), codes[r].low, xq.low), high = dot<Fmt>(I(0), codes[r].high, xq.high);
         acc[m][r] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
         acc[m][r] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m][r]), acc[m][r]);
       }
@@ -74,42 +147,38 @@ INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const P
 }
 
 // W runs (FULL) or the fewer that are left.
-template <class Fmt, int R, int M, bool FULL>
-INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, int64_t run, int64_t runs) {
+template <class Fmt, int R, int M, bool FULL, class Input>
+INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t run, int64_t runs) {
   Parts rows[R];
   F by_group[Fmt::GROUPS][M][R];
-  GroupValues scale[R], minimum[R];
+  GroupValues scale[R], more[R];
   UNROLL
   for (int r = 0; r < R; r++) {
     rows[r] = after<Fmt>(all[r], run);
     scale[r] = scales<Fmt, FULL>(rows[r], runs);
     __builtin_prefetch(advance(rows[r].scale, PREFETCH / 8));
-    if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(rows[r].high, PREFETCH / 4));
+    if constexpr (Fmt::PLANES > 0) {
+      constexpr int BYTES = 4 * W * Fmt::PLANES;
+      UNROLL
+      for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(advance(rows[r].high, PREFETCH / 4 + line));
+    }
     if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(rows[r].minimum, PREFETCH / 8));
-    if constexpr (Fmt::MINIMUM) minimum[r] = integer_minima<Fmt, FULL>(rows[r], runs, scale[r]);
+    if constexpr (ADDS<Fmt>) more[r] = added<Fmt, FULL>(rows[r], runs, scale[r]);
   }
   UNROLL
   for (int m = 0; m < M; m++) {
-    const Activations xm = row_of(x, m);
-    const F xs = FULL ? load<F>(xm.scale + run) : load_part(xm.scale + run, runs);
+    const F xs = FULL ? load<F>(x.scale(m, run)) : load_part(x.scale(m, run), runs);
     UNROLL
     for (int r = 0; r < R; r++) {
       by_group[0][m][r] = scale[r].first * xs;
       if constexpr (Fmt::GROUPS == 2) by_group[1][m][r] = scale[r].second * xs;
     }
-    if constexpr (Fmt::MINIMUM) {
-      const int32_t* sums = xm.sum + run * 2;
-      const I a = FULL ? load<I>(sums) : load_part(sums, min(2 * runs, W));
-      const I b = FULL ? load<I>(sums + W) : load_part(sums + W, max(2 * runs - W, 0));
-      if constexpr (Fmt::GROUPS == 1) {
-        const F total = to_float(evens(a, b) + odds(a, b)) * xs;
-        UNROLL
-        for (int r = 0; r < R; r++) acc[m][r] = fma(total, minimum[r].first, acc[m][r]);
-      } else {
-        const F first = to_float(evens(a, b)) * xs, second = to_float(odds(a, b)) * xs;
-        UNROLL
-        for (int r = 0; r < R; r++)
-          acc[m][r] = fma(second, minimum[r].second, fma(first, minimum[r].first, acc[m][r]));
+    if constexpr (ADDS<Fmt>) {
+      const GroupValues total = x.template totals<FULL>(m, run, runs, xs);
+      UNROLL
+      for (int r = 0; r < R; r++) {
+        acc[m][r] = fma(total.first, more[r].first, acc[m][r]);
+        if constexpr (Fmt::GROUPS == 2) acc[m][r] = fma(total.second, more[r].second, acc[m][r]);
       }
     }
   }
@@ -134,12 +203,20 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Activations& x, i
   }
 }
 
-// W weight rows (of which `count` exist) with M rows of activations. For one row memory is the limit, and likes one
-// plain stream best; for more, two weight rows share what is prepared of the activations.
+// R weight rows over `runs` runs.
+template <class Fmt, int R, int M, class Input>
+INLINE void int8_row(F (&acc)[M][R], const Parts (&rows)[R], const Input& x, int64_t runs) {
+  int64_t run = 0;
+  for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
+  if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs % W);
+}
+
+// W weight rows (of which `count` exist) with M rows of activations: two weight rows share what is prepared of them.
 template <class Fmt, int M>
 static void int8_rows(const Activations& x, const Parts& weight, int64_t count, float* y, int64_t N) {
-  constexpr int R = M > 1 && M * 4 <= W ? 2 : 1;
+  constexpr int R = M * 4 <= W ? 2 : 1;
   const int64_t runs = x.K / RUN, apart = (count + R - 1) / R;
+  const PlainRows<Fmt> input = {x};
   F of_row[M][W];
   UNROLL
   for (int m = 0; m < M; m++)
@@ -152,9 +229,7 @@ static void int8_rows(const Activations& x, const Parts& weight, int64_t count, 
     UNROLL
     for (int m = 0; m < M; m++) UNROLL
     for (int r = 0; r < R; r++) acc[m][r] = 0;
-    int64_t run = 0;
-    for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
-    if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs % W);
+    int8_row<Fmt, R, M>(acc, rows, input, runs);
     UNROLL
     for (int m = 0; m < M; m++) UNROLL
     for (int r = 0; r < R; r++) of_row[m][n + r * apart] = acc[m][r];
@@ -163,8 +238,32 @@ static void int8_rows(const Activations& x, const Parts& weight, int64_t count, 
   for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
 }
 
+// All of a workgroup's weight rows with one row of activations. Memory is the limit, and likes one plain stream best.
+template <class Fmt>
+static void int8_gemv_of_one(const Activations& x, const Parts& weight, float* y, int64_t count) {
+  const int64_t runs = x.K / RUN;
+  OrderedRow<Fmt> input;
+  for (int64_t n = 0; n < count; n += W) {
+    const int64_t here = min(count - n, W);
+    F of_row[W];
+    for (int r = 0; r < W; r++) of_row[r] = 0;
+    for (int64_t first = 0; first < runs; first += SEGMENT_RUNS) {
+      const int64_t of_segment = min(runs - first, SEGMENT_RUNS);
+      if (n == 0 || runs > SEGMENT_RUNS) input.fill(x, first, of_segment);
+      for (int64_t r = 0; r < here; r++) {
+        const Parts rows[1] = {after<Fmt>(row_of<Fmt>(weight, n + r, x.K), first)};
+        F acc[1][1] = {{of_row[r]}};
+        int8_row<Fmt, 1, 1>(acc, rows, input, of_segment);
+        of_row[r] = acc[0][0];
+      }
+    }
+    store_part(y + n, sums(of_row), here);
+  }
+}
+
 // All of a workgroup's weight rows, `count`, with M activation rows.
 template <class Fmt, int M>
 INLINE void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
+  if constexpr (M == 1) return int8_gemv_of_one<Fmt>(x, weight, y, count);
   for (int64_t n = 0; n < count; n += W) int8_rows<Fmt, M>(x, row_of<Fmt>(weight, n, x.K), min(count - n, W), y + n, N);
 }

@@ -67,8 +67,8 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool =
         return Lowering((*lowering.operands, "norm"), lowering.launches, lowering.results)
     tile = _row_tile(t)
     scalars = (t, columns, *(_float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
-    normed = (Output("normed", (t, columns), "f32"),)
-    norm = Launch("strixhlo_norm_rows", ("x", "norm"), normed, scalars, _ceil_div(t, tile))
+    outputs = (Output("normed", (t, columns), "f32"),)
+    norm = Launch("strixhlo_norm_rows", ("x", "norm"), outputs, scalars, _ceil_div(t, tile))
     return Lowering(
         (*lowering.operands, "norm"), (norm, *with_input(lowering.launches, "x", "normed")), lowering.results
     )

@@ -13,6 +13,9 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define STRIXHLO_AVX512 1
+#if defined(__AVX512VBMI__)
+#define STRIXHLO_VBMI 1
+#endif
 constexpr int W = 16;
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define STRIXHLO_AVX2 1
@@ -141,6 +144,13 @@ INLINE F by_four(F v) {
 #else
   return __builtin_shufflevector(v, v, FIRST, FIRST, FIRST, FIRST);
 #endif
+}
+
+// As by_four, but of every four lanes the first two from a and the others from b.
+template <int FIRST>
+INLINE F by_two(F a, F b) {
+  const I upper = (lane_index() & 2) != 0;
+  return float_of((bits_of(by_four<FIRST>(a)) & ~upper) | (bits_of(by_four<FIRST>(b)) & upper));
 }
 
 // The lanes moved down by W / 4, so that by_four<0> gives what by_four<W / 4> gave.
