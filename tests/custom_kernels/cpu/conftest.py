@@ -18,7 +18,11 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...], set[str]]] = {
     "x86-64": ("x86-64", (), set()),
     "x86-64-v3": ("x86-64-v3", (), {"avx2", "fma", "f16c"}),
     "x86-64-v4": ("x86-64-v4", (), {"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
-    "x86-64-v4+vnni": ("x86-64-v4", ("avx512vnni",), {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}),
+    "x86-64-v4+vnni": (
+        "x86-64-v4",
+        ("avx512vnni", "avx512vbmi"),
+        {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512vbmi"},
+    ),
 }
 
 
