@@ -64,7 +64,7 @@ static void moe_add_expert(FusedWeight down, const float* h, const MoeOrder& o, 
   down.first = e * N;
   for (int64_t r = o.offsets[e], rows; r < o.offsets[e + 1]; r += rows) {
     rows = min(o.offsets[e + 1] - r, at_once);
-    const FusedInput in = prepared(h + r * K, rows, K, nullptr, false, down.integer, scratch);
+    const FusedInput in = prepared(h + r * K, rows, K, nullptr, nullptr, false, down.integer, scratch);
     fused_rows(down, in, rows, K, n, count, few, GATE_COLUMNS);
     for (int64_t m = 0; m < rows; m++) {
       const int64_t pair = o.order[r + m];
@@ -116,7 +116,7 @@ KERNEL strixhlo_moe_gate_up_few(BYTES(x), BYTES(norm), BYTES(order), BYTES(offse
   const auto run = [&](const FusedInput& in) {
     moe_gate_up_few(gate, up, in, order_of, shape, TO_RESULT(h), workgroups, wg);
   };
-  on_prepared(TO_FLOAT(x), M, K, flags & NORMED ? &rms : nullptr, !gate.integer || !up.integer,
+  on_prepared(TO_FLOAT(x), M, K, nullptr, flags & NORMED ? &rms : nullptr, !gate.integer || !up.integer,
               gate.integer || up.integer, run);
 }
 

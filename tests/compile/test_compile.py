@@ -97,6 +97,6 @@ def test_host_level() -> None:
     v3 = frozenset(required_flags("x86-64-v3", ()))
     assert host_cpu(v3) == ("x86-64-v3", ())
     assert host_cpu(v3 - {"fma"}) == ("x86-64-v2", ())
-    v4 = frozenset(required_flags("x86-64-v4", ())) | {"avx512_vnni"}
-    assert host_cpu(v4) == ("x86-64-v4", ("avx512vnni",))
+    v4 = frozenset(required_flags("x86-64-v4", ())) | {"avx512_vnni", "avx512vbmi"}
+    assert host_cpu(v4) == ("x86-64-v4", ("avx512vnni", "avx512vbmi"))
     assert host_cpu(frozenset()) == ("x86-64", ())
