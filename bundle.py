@@ -24,6 +24,8 @@ from .replacement import atomic_write
 SCHEMA_VERSION = 1
 MANIFEST, PROGRAM, WEIGHTS = "manifest.json", "program.mlir", "weights/model.safetensors"
 VMFB, BUILD = "program.vmfb", "build.json"
+# A parameter of CPU programs that no weight file has: int32 words in which the runtime says what kernels may use here.
+MACHINE_PARAMETER, MACHINE_WORDS = "strixhlo.machine", 16
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
 KV_ARRAYS = {"fp8": "i8", "f16": "f16", "bf16": "bf16", "f32": "f32"}  # type of the KV cache -> of the pools' arrays
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this

@@ -13,7 +13,8 @@ from typing import Any
 from iree.compiler import ir
 
 from ..custom_kernels.ops.activations import activation_operands, activation_results
-from ..custom_kernels.ops.launch import DYNAMIC, Launch, LoweringRule
+from ..custom_kernels.ops.launch import DYNAMIC, MACHINE, Launch, LoweringRule
+from .machine_parameter import machine_value
 from .numbers import Numbers
 
 # (launch, input types, output types) -> symbol of the executable's export
@@ -139,6 +140,8 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
             raise RuntimeError(f"{name} has no kernel here, but became a custom call")
         values: dict[str, ir.Value] = dict(zip(lowering.operands, call.operands, strict=True))
         for launch in lowering.launches:
+            if MACHINE in launch.inputs and MACHINE not in values:
+                values[MACHINE] = machine_value(module, call)
             inputs = [values[i] for i in launch.inputs]
             pure = not any(o.updates for o in launch.outputs)
             key = (launch, *inputs)

@@ -9,6 +9,7 @@ from iree.compiler import ir
 
 from ..cpu_features import cpu_model
 from ..custom_kernels.choices import RULES_ONLY, Choices
+from ..custom_kernels.cpu.matrix_unit import for_matrix_unit, kernel_features
 from ..custom_kernels.cpu.rules import cpu_rules
 from ..custom_kernels.gpu.kernels import hsaco, ptx_object, sources_hash
 from ..custom_kernels.gpu.launches import GFX1151, H200
@@ -32,7 +33,10 @@ def lowering_rules(target: Target, activations: str, choices: Choices = RULES_ON
     """Op name -> rule; empty for a target without kernels, where IREE compiles the ops' decompositions. choices: of a
     table, in place of the rules' own."""
     if target.kind == "cpu":
-        return cpu_rules(activations == "int8", choices)
+        rules = cpu_rules(activations == "int8", choices)
+        if kernel_features(target.cpu_features) == target.cpu_features:
+            return rules
+        return {name: for_matrix_unit(rule) for name, rule in rules.items()}
     chip = CHIPS.get(target.kind)
     return gpu_rules(replace(chip, choices=choices)) if chip else {}
 
@@ -41,7 +45,7 @@ def kernel_executable(target: Target) -> CpuExecutable | GpuExecutable:
     """An empty executable for a target with kernels. StrixhloError when kernels cannot be built."""
     attribute = executable_target(target.iree_flags)
     if target.kind == "cpu":
-        return CpuExecutable(build_cpu_object(target.cpu, target.cpu_features), attribute)
+        return CpuExecutable(build_cpu_object(target.cpu, kernel_features(target.cpu_features)), attribute)
     if target.kind == "rocm":
         return GpuExecutable(lambda symbols: hsaco(target.chip, symbols), attribute)
     return GpuExecutable(lambda symbols: ptx_object(PTX_CHIPS.get(target.chip, FP8_CHIP), symbols), attribute)

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import iree.runtime as rt
@@ -123,17 +124,25 @@ class Weights:
     start at a multiple of 64 bytes); a GPU gets them through the file descriptors in bounded pieces, so that no second
     copy ever lies in host memory."""
 
-    def __init__(self, files: Sequence[tuple[Path, Mapping[str, Parameter]]], in_place: bool) -> None:
-        """files: each with the parameters in it."""
+    def __init__(
+        self,
+        files: Sequence[tuple[Path, Mapping[str, Parameter]]],
+        in_place: bool,
+        further: Mapping[str, mmap.mmap] = MappingProxyType({}),
+    ) -> None:
+        """files: each with the parameters in it. further: parameters in memory, which stays."""
         self._in_place = in_place
         self._descriptors: list[int] = []
         self._mappings: list[mmap.mmap] = []
         index = rt.ParameterIndex()
-        index.reserve(sum(len(parameters) for _, parameters in files))
+        index.reserve(sum(len(parameters) for _, parameters in files) + len(further))
         for path, parameters in files:
             handle = self._open(path)
             for name, parameter in parameters.items():
                 index.add_from_file_handle(name, handle, parameter.length, parameter.offset)
+        for name, memory in further.items():
+            self._mappings.append(memory)
+            index.add_from_file_handle(name, rt.FileHandle.wrap_memory(memory), len(memory), 0)
         self._index = index
 
     def _open(self, path: Path) -> Any:

@@ -12,11 +12,24 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import BUILD, MANIFEST, VMFB, Build, Bundle, EntryPoint, Parameter, built_cache, read_record, sha256_file
+from ..bundle import (
+    BUILD,
+    MACHINE_PARAMETER,
+    MANIFEST,
+    VMFB,
+    Build,
+    Bundle,
+    EntryPoint,
+    Parameter,
+    built_cache,
+    read_record,
+    sha256_file,
+)
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError, one_line
 from .device import DRIVERS, Device, Weights
 from .load_plan import LoadPlan, load_plans
+from .matrix_unit import machine_words, may_use_tiles
 from .memory import budget_line
 from .patient_wait import patient_wait
 from .peak import Peak, peak_memory
@@ -114,7 +127,8 @@ class Program:
         self._context: Any = None
         self._functions: dict[str, Any] = {}
         try:
-            self._weights = Weights(_weight_files(bundle), in_place=self.device.maps_files)
+            further = {MACHINE_PARAMETER: machine_words(may_use_tiles())} if self.device.on_host else {}
+            self._weights = Weights(_weight_files(bundle), self.device.maps_files, further)
             self._load(bundle, target)
             self._weights.loaded()
         except BaseException as error:

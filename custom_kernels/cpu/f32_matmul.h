@@ -1,5 +1,6 @@
 // y = x * weight^T in float32, for any weight that can be read as float32 vectors (f32_weights.h).
 #pragma once
+#include "bf16_tiles.h"
 #include "f32_weights.h"
 #include "transpose.h"
 
@@ -111,8 +112,28 @@ INLINE void multiply(const F32Tile& tile, const float* x, int64_t K, int64_t col
   }
 }
 
+#if STRIXHLO_TILES
+// Rows of a block whose activations bfloat16 holds, in sixteens, as long as they follow each other; returns how many.
 template <class Weight>
-static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N) {
+static int64_t bf16_whole_tiles(const F32Tile& tile, const float* x, int64_t K, int64_t rows, int64_t columns,
+                                    bool first, float* y, int64_t N, int64_t count) {
+  WeightTerms<TERMS<Weight>, F32_CHUNK_RUNS * RUN> terms;
+  RowTiles<F32_CHUNK_RUNS * RUN> of_rows;
+  bool filled = false;
+  int64_t m = 0;
+  for (; m + TILE_M <= rows; m += TILE_M) {
+    if (!of_rows.fill(x + m * K, K, columns, TERMS<Weight> > 1)) break;
+    if (!filled && !terms.fill(tile.columns, columns)) break;
+    filled = true;
+    multiply_bf16_tiles(terms, of_rows, columns, first, y + m * N, N, count);
+  }
+  return m;
+}
+#endif
+
+template <class Weight>
+static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N,
+                     [[maybe_unused]] bool use_tiles = false) {
   constexpr int AT_ONCE = 8, BLOCK = 64;
   const int64_t K = weight.K;
   F32Tile tile;
@@ -124,6 +145,10 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
         const int64_t here = min(count - i, W);
         fill(tile, weight, n + i, here, k / RUN, columns);
         int64_t m = block;
+#if STRIXHLO_TILES
+        if (use_tiles)
+          m += bf16_whole_tiles<Weight>(tile, x + m * K + k, K, end - m, columns, k == 0, y + m * N + i, N, here);
+#endif
         for (; m + AT_ONCE <= end; m += AT_ONCE)
           multiply<AT_ONCE>(tile, x + m * K + k, K, columns, k == 0, y + m * N + i, N, here);
         for (; m < end; m++) multiply<1>(tile, x + m * K + k, K, columns, k == 0, y + m * N + i, N, here);
@@ -134,9 +159,10 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
 
 // y[m * N + i] = row m of x times weight row n + i, i < count.
 template <class Weight>
-static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
+static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N,
+                       bool use_tiles = false) {
   if (count <= 0) return;
-  if (M >= 16) return f32_gemm(x, M, weight, n, y, count, N);
+  if (M >= 16) return f32_gemm(x, M, weight, n, y, count, N, use_tiles);
   for (int64_t m = 0; m < M;) {
     const float* xm = x + m * weight.K;
     float* to = y + m * N;

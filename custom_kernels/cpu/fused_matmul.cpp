@@ -30,6 +30,7 @@ struct FusedWeight {
 struct FusedInput {
   const float* x;
   Activations rounded;
+  bool use_tiles = false;
 };
 
 struct FusedShape {
@@ -46,16 +47,17 @@ static void fused_rows(const FusedWeight& w, const FusedInput& in, int64_t M, in
   switch (w.format) {
 #define INTEGER(name, Fmt, KIND) \
   case FORMAT_##name:            \
-    if (w.integer) return int8_matmul<Fmt>(in.rounded, M, w.parts, n, count, y, N); else break;
+    if (w.integer) return int8_matmul<Fmt>(in.rounded, M, w.parts, n, count, y, N, in.use_tiles); else break;
     FOR_EACH_INTEGER_FORMAT(INTEGER)
   }
   switch (w.format) {
 #define QUANTIZED(name, Fmt, KIND) \
   case FORMAT_##name:              \
-    return f32_matmul(in.x, M, QuantizedWeight<Fmt>{w.parts, K}, n, count, y, N);
+    return f32_matmul(in.x, M, QuantizedWeight<Fmt>{w.parts, K}, n, count, y, N, in.use_tiles);
 #define DENSE(name, Type) \
   case FORMAT_##name:     \
-    return f32_matmul(in.x, M, DenseWeight<Type>{reinterpret_cast<const Type::Element*>(w.parts.codes), K}, n, count, y, N);
+    return f32_matmul(in.x, M, DenseWeight<Type>{reinterpret_cast<const Type::Element*>(w.parts.codes), K}, n, count, y, \
+                      N, in.use_tiles);
     FOR_EACH_FORMAT(QUANTIZED)
     DENSE(f32, Float32) DENSE(f16, Float16) DENSE(bf16, Bfloat16)
   }
@@ -224,7 +226,7 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
 
 // x: the input, or with PREPARED the normalized input and what it rounds to. The first workgroup stores the sum.
 #define FUSED_BUFFERS \
-  BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(residual), BYTES(base), BYTES(sum_norm), BYTES(factor)
+  TILES_BYTES BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(residual), BYTES(base), BYTES(sum_norm), BYTES(factor)
 #define FUSED_SCALARS                                                                                                \
   int64_t M, int64_t K, int64_t tile, int64_t flags, int64_t epsilon_bits, int64_t offset_bits, int64_t activation,  \
       int64_t limit_bits, int64_t scale_bits, int64_t sum_epsilon_bits, int64_t sum_offset_bits
@@ -242,7 +244,8 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
                          wg ? nullptr : TO_RESULT(sum)};                                                             \
   const auto run = [&](const FusedInput& in) { WORK; };                                                              \
   if (flags & PREPARED)                                                                                              \
-    run({TO_FLOAT(x), {reinterpret_cast<const int8_t*>(AT(xq)), TO_FLOAT(xs), reinterpret_cast<const int32_t*>(AT(xsum)), K}}); \
+    run({TO_FLOAT(x), {reinterpret_cast<const int8_t*>(AT(xq)), TO_FLOAT(xs), reinterpret_cast<const int32_t*>(AT(xsum)), K}, \
+         MAY_USE_TILES}); \
   else                                                                                                               \
     on_prepared(TO_FLOAT(x), M, K, flags & SUMMED ? &sums : nullptr, flags & NORMED ? &rms : nullptr, floats,         \
                 integers, run);

@@ -1,6 +1,7 @@
 // Many rows of 8-bit activations: W weight rows are decoded side by side once, then used for up to 128 activation rows.
 #pragma once
 #include "int8_gemv.h"
+#include "tiles.h"
 #include "transpose.h"
 
 constexpr int CHUNK_RUNS = 8;    // columns decoded at a time, in runs: one super group
@@ -147,9 +148,58 @@ INLINE void multiply(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, cons
   }
 }
 
-// All of a workgroup's weight rows, `count`, with any number of activation rows.
+#if STRIXHLO_TILES
+// The same for 16 rows, with the same results: the integers are exact and the floats are summed in that order.
 template <class Fmt>
-static void int8_gemm(const Activations& x, int64_t M, const Parts& weight, float* y, int64_t count, int64_t N) {
+INLINE void multiply_tiles(Tiles& tiles, const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, const Activations& block,
+                           int64_t m, int64_t run, int64_t runs, float* y, int64_t N, int64_t count) {
+  constexpr int COLUMNS = Fmt::GROUP / 4;
+  const Activations x = row_of(block, m);
+  alignas(64) int32_t products[2][TILE_M][W];  // two, so that one group is multiplied while another one is scaled
+  F acc[TILE_M];
+  UNROLL
+  for (int i = 0; i < TILE_M; i++) acc[i] = run > 0 ? load_part(y + i * N, count) : F(0.0f);
+  for (int64_t group = 0; group < runs * Fmt::GROUPS; group++) {
+    tiles.load<1>(x.q + run * RUN + group * Fmt::GROUP, x.K);
+    tiles.load<2>(tile.codes[group * COLUMNS], 4 * W);
+    tiles.clear();
+    tiles.add_int8();
+    tiles.save(products[group % 2]);
+    const F scale = load<F>(tile.scale[group]);
+    UNROLL
+    for (int i = 0; i < TILE_M; i++) {
+      I product = load<I>(products[group % 2][i]);
+      if constexpr (GroupSums<Fmt>::ZERO) product += sums.start[m + i][group];
+      const F of_row = splat(x.scale[i * (x.K / RUN) + run + group / Fmt::GROUPS]);
+      acc[i] = fma(to_float(product), scale * of_row, acc[i]);
+    }
+    if (Fmt::MINIMUM && (group + 1) % Fmt::GROUPS == 0) {
+      for (int64_t g = group + 1 - Fmt::GROUPS; g <= group; g++) {
+        const F minimum = load<F>(tile.minimum[g]);
+        UNROLL
+        for (int i = 0; i < TILE_M; i++) acc[i] = fma(minimum, splat(sums.total[m + i][g]), acc[i]);
+      }
+    }
+  }
+  UNROLL
+  for (int i = 0; i < TILE_M; i++) store_part(y + i * N, acc[i], count);
+}
+
+// The rows of a block that fill whole tiles; returns how many.
+template <class Fmt>
+static int64_t int8_whole_tiles(const Int8Tile<Fmt>& tile, const GroupSums<Fmt>& sums, const Activations& block,
+                                    int64_t rows, int64_t run, int64_t runs, float* y, int64_t N, int64_t count) {
+  Tiles tiles(Fmt::GROUP / 4);
+  int64_t m = 0;
+  for (; m + TILE_M <= rows; m += TILE_M) multiply_tiles(tiles, tile, sums, block, m, run, runs, y + m * N, N, count);
+  return m;
+}
+#endif
+
+// All of a workgroup's weight rows, `count`, with any number of activation rows; `use_tiles`: on the matrix unit.
+template <class Fmt>
+static void int8_gemm(const Activations& x, int64_t M, const Parts& weight, float* y, int64_t count, int64_t N,
+                      [[maybe_unused]] bool use_tiles = false) {
   constexpr int AT_ONCE = W == 16 ? 8 : 4;
   Int8Tile<Fmt> tile;
   GroupSums<Fmt> sums;
@@ -165,6 +215,9 @@ static void int8_gemm(const Activations& x, int64_t M, const Parts& weight, floa
         fill(tile, row_of<Fmt>(weight, n, x.K), x.K, here, run, runs);
         float* to = y + first * N + n;
         int64_t m = 0;
+#if STRIXHLO_TILES
+        if (use_tiles) m = int8_whole_tiles(tile, sums, block, rows, run, runs, to, N, here);
+#endif
         for (; m + AT_ONCE <= rows; m += AT_ONCE)
           multiply<Fmt, AT_ONCE>(tile, sums, block, m, run, runs, to + m * N, N, here);
         for (; m < rows; m++) multiply<Fmt, 1>(tile, sums, block, m, run, runs, to + m * N, N, here);

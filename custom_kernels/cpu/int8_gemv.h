@@ -15,6 +15,21 @@ INLINE Activations row_of(const Activations& x, int64_t m) {
   return {x.q + m * x.K, x.scale + m * (x.K / RUN), x.sum + m * (x.K / 16), x.K};
 }
 
+// Sums of activations, one in lanes 0 and 2 of every four: weights 0..15 and 16..31 of a run.
+template <bool FULL>
+INLINE I spread_sums(const int32_t* sums, int64_t runs) {
+#if STRIXHLO_AVX512
+  const __m256i v = FULL ? load<__m256i>(sums) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), sums);
+  return __builtin_bit_cast(I, _mm512_cvtepu32_epi64(v));
+#elif STRIXHLO_AVX2
+  const __m128i v = FULL || runs == 2 ? load<__m128i>(sums) : _mm_set_epi64x(0, load<int64_t>(sums));
+  return __builtin_bit_cast(I, _mm256_cvtepu32_epi64(v));
+#else
+  (void)runs;
+  return I{sums[0], 0, sums[1], 0};
+#endif
+}
+
 // `runs` runs of activations in the order in which a format's codes are used.
 template <class Fmt, bool FULL>
 INLINE Codes load_activations(const int8_t* q, int64_t runs) {
@@ -45,6 +60,7 @@ struct PlainRows {
     return group_totals<Fmt, FULL>(row_of(x, m), run, runs, scale);
   }
   INLINE_MEMBER const float* scale(int m, int64_t run) const { return row_of(x, m).scale + run; }
+  INLINE_MEMBER const int32_t* sums(int m, int64_t run) const { return row_of(x, m).sum + run * 2; }
 };
 
 constexpr int64_t SEGMENT_RUNS = 512;  // of a row that is put in order, on the stack
@@ -55,9 +71,11 @@ struct OrderedRow {
   alignas(64) int8_t q[SEGMENT_RUNS * RUN];
   alignas(64) float total[Fmt::GROUPS][SEGMENT_RUNS];
   const float* scales;
+  const int32_t* halves;
 
   INLINE_MEMBER void fill(const Activations& x, int64_t first, int64_t count) {
     scales = x.scale + first;
+    halves = x.sum + 2 * first;
     for (int64_t run = 0; run < count; run += RUNS) {
       const int8_t* from = x.q + (first + run) * RUN;
       const int64_t here = count - run;
@@ -84,6 +102,7 @@ struct OrderedRow {
     return {load<F>(total[0] + run), load<F>(total[1] + run)};
   }
   INLINE_MEMBER const float* scale(int, int64_t run) const { return scales + run; }
+  INLINE_MEMBER const int32_t* sums(int, int64_t run) const { return halves + run * 2; }
 };
 
 // What the codes of `load_codes` are too small by: 8-bit codes of a stream are 128 less there.
@@ -100,9 +119,13 @@ INLINE GroupValues integer_minima(const Parts& row, int64_t runs, const GroupVal
   return values;
 }
 
-// A group adds this times the sum of its activations: its minimum, and what the codes of `dot` are too large by.
+// Whether the zero is subtracted from the integers: one of 128 would leave too little of a float32 sum's precision.
 template <class Fmt>
-constexpr bool ADDS = Fmt::MINIMUM || zero_of<Fmt>() != 0;
+constexpr bool INTEGER_ZERO = Fmt::BITS == 8 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
+
+// A group adds `added` times the sum of its activations: its minimum, and what the codes of `dot` are too large by.
+template <class Fmt>
+constexpr bool ADDS = Fmt::MINIMUM || (zero_of<Fmt>() != 0 && !INTEGER_ZERO<Fmt>);
 
 template <class Fmt, bool FULL>
 INLINE GroupValues added(const Parts& row, int64_t runs, const GroupValues& scale) {
@@ -129,10 +152,12 @@ INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const P
   UNROLL
   for (int m = 0; m < M; m++) {
     const Codes xq = x.template codes<FULL>(m, run, runs);
+    I start = 0;
+    if constexpr (INTEGER_ZERO<Fmt>) start -= spread_sums<FULL>(x.sums(m, run), runs) * zero_of<Fmt>();
     UNROLL
     for (int r = 0; r < R; r++) {
       if constexpr (Fmt::GROUPS == 1) {
-        const I both = dot<Fmt>(dot<Fmt>(I(0), codes[r].low, xq.low), codes[r].high, xq.high);
+        const I both = dot<Fmt>(dot<Fmt>(start, codes[r].low, xq.low), codes[r].high, xq.high);
         acc[m][r] = fma(to_float(both), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
       } else if constexpr (ALTERNATING<Fmt>) {  // the first and the second half of a run are in different lanes
         const I both = dot<Fmt>(dot<Fmt>(I(0), codes[r].low, xq.low), codes[r].high, xq.high);

@@ -7,7 +7,7 @@
 // experts that have rows.
 template <class Weight>
 INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& weight, float* y,
-                     int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
+                     int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
   for (int64_t e = 0; e < experts; e++) {
@@ -17,7 +17,7 @@ INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& weigh
       float* to = y + s * N + n;
       const int64_t left = end - s;
       if (left >= 16) {
-        f32_gemm(from, left, weight, row, to, count, N), s += left;
+        f32_gemm(from, left, weight, row, to, count, N, use_tiles), s += left;
       } else if (left >= 4) {
         f32_gemv<Weight, 4>(from, weight, row, to, count, N), s += 4;
       } else if (left >= 2) {
@@ -31,16 +31,18 @@ INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& weigh
 
 #define MOE_SCALARS int64_t K, int64_t experts, int64_t N, int64_t tile_n, int64_t wg
 #define MOE_QUANTIZED(name, Fmt, KIND)                                                                                 \
-  KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets), PARTS_OF_##KIND,              \
+  KERNEL strixhlo_moe_rows_##name(TILES_OPERAND BUFFER(const float, x), BUFFER(const int32_t, offsets), PARTS_OF_##KIND,              \
                                   BUFFER(float, y), SCALARS_OF_##KIND MOE_SCALARS) {                                   \
-    moe_rows(AT(x), AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), experts, N, tile_n, wg);    \
+    moe_rows(AT(x), AT(offsets), QuantizedWeight<Fmt>{PARTS_AT_##KIND, K}, AT(y), experts, N, tile_n, wg, \
+             MAY_USE_TILES);    \
   }
 FOR_EACH_FORMAT(MOE_QUANTIZED)
 
 #define MOE_DENSE(name, Type)                                                                                          \
-  KERNEL strixhlo_moe_rows_##name(BUFFER(const float, x), BUFFER(const int32_t, offsets),                              \
+  KERNEL strixhlo_moe_rows_##name(TILES_OPERAND BUFFER(const float, x), BUFFER(const int32_t, offsets),                              \
                                   BUFFER(const Type::Element, w), BUFFER(float, y), MOE_SCALARS) {                     \
-    moe_rows(AT(x), AT(offsets), DenseWeight<Type>{AT(w), K}, AT(y), experts, N, tile_n, wg);                \
+    moe_rows(AT(x), AT(offsets), DenseWeight<Type>{AT(w), K}, AT(y), experts, N, tile_n, wg, \
+             MAY_USE_TILES);                \
   }
 MOE_DENSE(f32, Float32)
 MOE_DENSE(f16, Float16)

@@ -6,7 +6,7 @@
 // experts that have rows. What a row gives does not depend on how many an expert has, up to 15.
 template <class Fmt>
 INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Parts& weight, float* y,
-                          int64_t experts, int64_t N, int64_t tile_n, int64_t wg) {
+                          int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
   for (int64_t e = 0; e < experts; e++) {
@@ -18,7 +18,7 @@ INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Pa
       float* to = y + s * N + n;
       const int64_t left = end - s;
       if (left >= 16) {
-        int8_gemm<Fmt>(from, left, rows, to, count, N), s += left;
+        int8_gemm<Fmt>(from, left, rows, to, count, N, use_tiles), s += left;
       } else if (left >= 8) {
         int8_gemv<Fmt, 8>(from, rows, to, count, N), s += 8;
       } else if (left >= 4) {
@@ -33,10 +33,10 @@ INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Pa
 }
 
 #define MOE_INT8(name, Fmt, KIND)                                                                                       \
-  KERNEL strixhlo_moe_rows_##name##_int8(BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum), \
+  KERNEL strixhlo_moe_rows_##name##_int8(TILES_OPERAND BUFFER(const int8_t, xq), BUFFER(const float, xs), BUFFER(const int32_t, xsum), \
                                          BUFFER(const int32_t, offsets), PARTS_OF_##KIND, BUFFER(float, y),             \
                                          SCALARS_OF_##KIND MOE_SCALARS) {                                               \
     moe_rows_int8<Fmt>({AT(xq), AT(xs), AT(xsum), K}, AT(offsets), PARTS_AT_##KIND, AT(y), experts, N,   \
-                       tile_n, wg);                                                                                     \
+                       tile_n, wg, MAY_USE_TILES);                                                                                     \
   }
 FOR_EACH_INTEGER_FORMAT(MOE_INT8)

@@ -25,6 +25,7 @@ class Dimension:
     axis: int
 
 
+MACHINE = "machine"  # an input that no op has: what the machine allows, see bundle.MACHINE_PARAMETER
 DYNAMIC = -1  # in a shape: the length is known when the program runs
 
 
