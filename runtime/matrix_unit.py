@@ -1,8 +1,8 @@
 """Whether this process may use the CPU's matrix unit (AMX), which Linux allows on request only.
 
-arch_prctl(ARCH_REQ_XCOMP_PERM): Documentation/arch/x86/xstate.rst of the Linux kernel, 5.16 and later. The permission is
-for all threads of the process. Kernels make no system calls, so they are told: the first word of the program's parameter
-`MACHINE_PARAMETER`.
+arch_prctl(ARCH_REQ_XCOMP_PERM): Documentation/arch/x86/xstate.rst of the Linux kernel, 5.16 and later. The permission
+is for all threads of the process. Kernels make no system calls, so they are told: the first word of the program's
+parameter `MACHINE_PARAMETER`.
 """
 
 from __future__ import annotations

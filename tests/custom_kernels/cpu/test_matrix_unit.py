@@ -1,4 +1,4 @@
-"""Kernels on the matrix unit (AMX), its instructions emulated: the same sources, with loops in place of seven intrinsics.
+"""Kernels on the matrix unit (AMX), its instructions emulated: the same sources, loops in place of seven intrinsics.
 
 No machine of these tests has the unit, so what it really does is not tested; that the real build holds the instructions
 is, from its disassembly.
@@ -19,6 +19,7 @@ from moe_cases import problem
 from quantized_activations import activations, quantize, relative
 from quantized_weights import CASES, Case, first_rows, random_weight
 
+from strixhlo.cpu_features import cpuinfo_flags, required_flags
 from strixhlo.custom_kernels import toolchain
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import dense_matmul_launches, quantized_matmul_launches
@@ -36,9 +37,7 @@ TILED = (16, 17, 33, 128)  # rows: whole tiles, and what is left over
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """All kernels with the instructions as loops."""
-    from conftest import cpu_flags
-
-    if not {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= cpu_flags():
+    if not cpuinfo_flags().issuperset(required_flags("x86-64-v4", ("avx512vnni",))):
         pytest.skip("needs AVX-512 with VNNI, as CPUs with the unit have")
     clang, folder = toolchain.find_clang(), tmp_path_factory.mktemp("emulated")
     built, library = folder / "kernels.o", folder / "kernels.so"
