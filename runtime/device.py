@@ -39,6 +39,7 @@ ELEMENTS = {
     "i8": rt.HalElementType.SINT_8,
     "i32": rt.HalElementType.SINT_32,
 }
+SCOPE = "model"  # of parameters
 _USAGE = rt.BufferUsage.DEFAULT
 # Kind of device -> who may have work in flight on it. Programs open the same one of a kind, IREE's first.
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)

@@ -12,11 +12,14 @@ import mmap
 import platform
 import sys
 from collections.abc import Callable
+from typing import Any
 
+import iree.runtime as rt
 import numpy as np
 
-from ..bundle import MACHINE_WORDS
+from ..bundle import MACHINE_PARAMETER, MACHINE_WORDS
 from ..cpu_features import cpuinfo_flags
+from .device import SCOPE, Device, Weights
 
 FLAGS = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
@@ -32,6 +35,17 @@ def may_use_tiles(flags: frozenset[str] | None = None, request: Callable[[], boo
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     return (cpuinfo_flags() if flags is None else flags) >= FLAGS and request()
+
+
+def machine_parameters(device: Device) -> dict[str, mmap.mmap]:
+    """The parameters that programs on a device have beside their weights."""
+    return {MACHINE_PARAMETER: machine_words(may_use_tiles())} if device.on_host else {}
+
+
+def modules_without_weights(instance: Any, device: Device) -> list[Any]:
+    """IREE's modules that a program without weights needs."""
+    provider = Weights([], device.maps_files, machine_parameters(device)).provider(SCOPE)
+    return [rt.create_hal_module(instance, device.hal), rt.create_io_parameters_module(instance, provider)]
 
 
 def machine_words(tiles: bool) -> mmap.mmap:

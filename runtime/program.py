@@ -14,7 +14,6 @@ import numpy as np
 
 from ..bundle import (
     BUILD,
-    MACHINE_PARAMETER,
     MANIFEST,
     VMFB,
     Build,
@@ -27,16 +26,14 @@ from ..bundle import (
 )
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError, one_line
-from .device import DRIVERS, Device, Weights
+from .device import DRIVERS, SCOPE, Device, Weights
 from .load_plan import LoadPlan, load_plans
-from .matrix_unit import machine_words, may_use_tiles
+from .matrix_unit import machine_parameters
 from .memory import budget_line
 from .patient_wait import patient_wait
 from .peak import Peak, peak_memory
 from .signature import signature_problem
 from .sizes import size
-
-SCOPE = "model"
 
 
 def read_build(bundle: Bundle, target: str) -> Build:
@@ -127,7 +124,7 @@ class Program:
         self._context: Any = None
         self._functions: dict[str, Any] = {}
         try:
-            further = {MACHINE_PARAMETER: machine_words(may_use_tiles())} if self.device.on_host else {}
+            further = machine_parameters(self.device)
             self._weights = Weights(_weight_files(bundle), self.device.maps_files, further)
             self._load(bundle, target)
             self._weights.loaded()

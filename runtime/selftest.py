@@ -22,6 +22,7 @@ import numpy as np
 from ..bundle import TensorSpec
 from ..errors import StrixhloError, one_line
 from .device import Device
+from .matrix_unit import modules_without_weights
 from .sizes import MIB
 
 # name of the file -> x float32 [M, K], w [K, N] (matmul) or [N, K] (kernel), and the dtype of w
@@ -95,7 +96,7 @@ def _program_error(device: Device, vmfb: Path, name: str, generator: np.random.G
 def _call(device: Device, vmfb: Path, arrays: Sequence[tuple[np.ndarray, str]], shape: tuple[int, ...]) -> np.ndarray:
     instance = rt.VmInstance()
     module = rt.VmModule.mmap(instance, str(vmfb))
-    context = rt.VmContext(instance, [rt.create_hal_module(instance, device.hal), module])
+    context = rt.VmContext(instance, [*modules_without_weights(instance, device), module])
     arguments, results = rt.VmVariantList(len(arrays)), rt.VmVariantList(1)
     for array, dtype in arrays:
         arguments.push_ref(device.upload(TensorSpec(name="argument", shape=array.shape, dtype=dtype), array))

@@ -19,6 +19,7 @@ from ..bundle import SCHEMA_VERSION, read_record, write_record
 from ..errors import StrixhloError, one_line
 from ..tuning_plan import MEASURED, Measured, Operand, Plan, Timing, Trial
 from .device import Device
+from .matrix_unit import modules_without_weights
 
 ROTATING = 256 << 20  # bytes of weights, beyond any cache
 MOST_COPIES = 256
@@ -69,7 +70,7 @@ class _Trial:
         try:
             instance = rt.VmInstance()
             module = rt.VmModule.copy_buffer(instance, (folder / trial.module).read_bytes())
-            self.context = rt.VmContext(instance, [rt.create_hal_module(instance, device.hal), module])
+            self.context = rt.VmContext(instance, [*modules_without_weights(instance, device), module])
             self.functions = [module.lookup_function(c.function) for c in trial.candidates]
             generator = np.random.default_rng(0)
             self.fixed = [self._upload(_random(o, generator)) for o in trial.operands if not o.rotates]
