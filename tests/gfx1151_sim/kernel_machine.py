@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from element_cases import symbols
 
 from strixhlo.custom_kernels.gpu.attention_kernels import flash_line
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
@@ -67,10 +68,14 @@ TILED = {
 TILED_MORE = ("f16_1", "q4_0_1b")
 FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 
+OF_ELEMENTS = "activations of "
+
 
 def relatives(symbol: str) -> str:
     """What kernels are built together with this one: `_family`, and the type of activations unless it is float32."""
     plain, dtype = elements_of(symbol)
+    if dtype != "f32" and symbol in symbols(dtype):
+        return f"{OF_ELEMENTS}{dtype}"
     return _family(plain) if dtype == "f32" else f"{_family(plain)} x {dtype}"
 
 
@@ -107,6 +112,8 @@ TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
 
 def kernels_of(name: str) -> list[str]:
     """The kernels that `relatives` gives this name."""
+    if name.startswith(OF_ELEMENTS):
+        return [*symbols(name.removeprefix(OF_ELEMENTS))]
     name, _, dtype = name.partition(" x ")
     return [
         with_elements(symbol, dtype or "f32")

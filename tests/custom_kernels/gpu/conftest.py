@@ -11,6 +11,7 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
 import numpy as np
 import pytest
 from gfx1151_sim.kernel_machine import TESTED, gfx1151, kernels_of, relatives
@@ -25,7 +26,7 @@ MACHINES = [
     *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else []),
 ]
 GUARD = 256  # bytes after each buffer that must not change
-ITEM = {"f32": np.float32, "f16": np.float16, "bf16": np.int16, "i8": np.int8, "i32": np.int32}
+ITEM = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "i32": np.int32}
 
 
 def _host() -> Machine:
