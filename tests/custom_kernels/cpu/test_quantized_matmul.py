@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from kernel_tolerances import RELATIVE_L2
 from quantized_activations import activations, quantize, relative
 from quantized_weights import CASES, GGUF_CASES, Case, first_rows, random_weight
 
@@ -60,7 +61,7 @@ def test_matches_the_definition(matmul: Matmul, name: str, fast: bool) -> None:
             for n in (1, 17, case.rows) if m in (1, 9, 17, 127) else (case.rows,):
                 y = matmul(case, x, n, fast=fast)["y"]
                 error = relative(y, used(x, fast) @ values[:n].T)
-                assert error < 1e-5, f"M={m} N={n} K={k}: {error}"
+                assert error < RELATIVE_L2["f32"], f"M={m} N={n} K={k}: {error}"
 
 
 @BY_MODE
@@ -101,7 +102,7 @@ def test_nan_and_infinity_in_float32(matmul: Matmul, name: str, m: int) -> None:
         reference = x.astype(np.float64) @ random_weight(case, k)[1].T
     assert np.isnan(y[0]).all()
     np.testing.assert_array_equal(y[1], reference[1])  # infinity with the weight's sign, NaN where the weight is zero
-    assert relative(y[2:], reference[2:]) < 1e-5
+    assert relative(y[2:], reference[2:]) < RELATIVE_L2["f32"]
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
@@ -115,7 +116,7 @@ def test_nan_and_infinity_with_8_bits_make_the_row_nan(matmul: Matmul, name: str
     y = matmul(case, x, case.rows, fast=True)["y"]
     assert np.isnan(y[1]).all()
     rest = np.arange(m) != 1
-    assert relative(y[rest], used(x[rest], True) @ random_weight(case, k)[1].T) < 1e-5
+    assert relative(y[rest], used(x[rest], True) @ random_weight(case, k)[1].T) < RELATIVE_L2["f32"]
 
 
 @pytest.mark.parametrize("extreme", ["smallest", "largest"])
@@ -138,7 +139,7 @@ def test_extreme_scales_and_codes(kernels: ctypes.CDLL, name: str, extreme: str)
         for fast in (False, True):
             buffers = {"x": x, **{part: np.ascontiguousarray(v) for part, v in parts.items()}}
             run_launches(kernels, quantized_matmul_launches(name, m, n, k, fast, {}), buffers)
-            assert relative(buffers["y"], x.astype(np.float64) @ values.T) < 1e-5, f"M={m} fast={fast}"
+            assert relative(buffers["y"], x.astype(np.float64) @ values.T) < RELATIVE_L2["f32"], f"M={m} fast={fast}"
 
 
 def test_many_workgroups_cover_every_column_once(kernels: ctypes.CDLL) -> None:

@@ -13,6 +13,7 @@ from extreme_weights import DTYPES, random_parts, split
 from fused_matmul_cases import CASES as FUSED
 from fused_matmul_cases import TYPES, operands_of
 from gfx1151_sim.kernel_machine import AFFINE
+from kernel_tolerances import RELATIVE_L2
 
 from strixhlo.custom_kernels.choices import Choices, Option, Question
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
@@ -31,7 +32,6 @@ ALSO = {
     "f32": (*FLOAT_FORMATS, "q4_k", "q6_k", "q3_k", "affine3_g64_bf16_bf16", "affine8_g64_f16_f16"),
 }
 EVERY = [(name, "bf16") for name in NAMES] + [(name, x) for x, names in ALSO.items() for name in names]
-TOLERANCE = {"f32": 1e-5, "f16": 4e-3, "bf16": 2e-2}  # relative L2, of the activations' type
 ACTIVATIONS = {"x", "residual", "base"}
 NVIDIA = pytest.mark.parametrize("machine", ["host"], indirect=True)
 
@@ -61,7 +61,7 @@ def result(y: np.ndarray, x: str) -> np.ndarray:
 
 def assert_close(y: np.ndarray, want: np.ndarray, x: str) -> None:
     assert np.isfinite(y).all()
-    assert np.linalg.norm(y - want) <= TOLERANCE[x] * np.linalg.norm(want)
+    assert np.linalg.norm(y - want) <= RELATIVE_L2[x] * np.linalg.norm(want)
 
 
 @NVIDIA
