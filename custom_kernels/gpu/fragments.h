@@ -42,7 +42,7 @@ struct Factor {
 DEVICE Factor load_factor(const LOCAL u16* rows, u32 stride) {
   return {*(const LOCAL s16x8*)(rows + lane_id() % 16 * stride + lane_id() / 16 * 8)};
 }
-template <class U>
+template <class U = BF16>
 DEVICE void multiply(const Factor& a, const Factor& b, Tile& c) {
   const f32x8 before = __builtin_bit_cast(f32x8, c);
   if constexpr (Element<U>::BITS == 8) {
@@ -62,7 +62,7 @@ DEVICE Factor load_factor(const LOCAL u16* rows, u32 stride) {
   const LOCAL s16x8* row = (const LOCAL s16x8*)(rows + lane_id() % 16 * stride);
   return {__builtin_shufflevector(row[0], row[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
 }
-template <class U>
+template <class U = BF16>
 DEVICE void multiply(const Factor& a, const Factor& b, Tile& c) {
   const f32x8 before = __builtin_bit_cast(f32x8, c);
   if constexpr (Element<U>::BITS == 8) {
@@ -91,7 +91,7 @@ DEVICE Factor load_factor(const LOCAL u16* rows, u32 stride) {
                : "memory");
   return f;
 }
-template <class U>
+template <class U = BF16>
 DEVICE void multiply(const Factor& a, const Factor& b, Tile& c) {
   UNROLL for (u32 half = 0; half < 2; half++) {
     f32(&of)[8] = c.of;
@@ -125,7 +125,7 @@ DEVICE f32 half_of_factor(u32 pair, u32 i) {
   if constexpr (Element<U>::BITS == 8) return __builtin_bit_cast(f32, i ? pair & 0xffff0000u : pair << 16);
   return (f32)__builtin_bit_cast(f16x2, pair)[i];
 }
-template <class U>
+template <class U = BF16>
 DEVICE void multiply(const Factor& a, const Factor& b, Tile& c) {
   for (u32 i = 0; i < 8; i++) {
     for (u32 k = 0; k < 8; k++) {
