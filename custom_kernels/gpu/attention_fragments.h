@@ -167,7 +167,7 @@ DEVICE void multiply_as(const Factor& a, const Factor& b, Tile& c) {
     }
 #endif
   } else {
-    multiply(a, b, c);
+    multiply<BF16>(a, b, c);
   }
 }
 
