@@ -137,40 +137,6 @@ DEVICE CacheHalves<COUNT> cache_halves(const CachePiece<T, COUNT>& piece) {
   return h;
 }
 
-// c += a * b, both of type M.
-template <class M>
-DEVICE void multiply_as(const Factor& a, const Factor& b, Tile& c) {
-  if constexpr (__is_same(M, f16)) {
-#if defined(__GFX12__)
-    const f32x8 sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(
-        __builtin_bit_cast(f16x8, a.of), __builtin_bit_cast(f16x8, b.of), __builtin_bit_cast(f32x8, c));
-    c = __builtin_bit_cast(Tile, sum);
-#elif defined(__AMDGCN__)
-    typedef f16 f16x16 __attribute__((ext_vector_type(16)));
-    const f32x8 sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(
-        __builtin_bit_cast(f16x16, a.of), __builtin_bit_cast(f16x16, b.of), __builtin_bit_cast(f32x8, c));
-    c = __builtin_bit_cast(Tile, sum);
-#elif defined(__NVPTX__)
-    UNROLL for (u32 half = 0; half < 2; half++) {
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-          : "+f"(c.of[4 * half]), "+f"(c.of[4 * half + 1]), "+f"(c.of[4 * half + 2]), "+f"(c.of[4 * half + 3])
-          : "r"(a.of[0]), "r"(a.of[1]), "r"(a.of[2]), "r"(a.of[3]), "r"(b.of[half]), "r"(b.of[2 + half]));
-    }
-#else
-    for (u32 i = 0; i < 8; i++) {
-      for (u32 k = 0; k < 8; k++) {
-        const f16x2 x = __builtin_bit_cast(f16x2, shuffle_bits(a.of[k], 2 * i + lane_id() / 16));
-        const f16x2 y = __builtin_bit_cast(f16x2, b.of[k]);
-        c.of[i] = multiply_add((f32)x[0], (f32)y[0], c.of[i]);
-        c.of[i] = multiply_add((f32)x[1], (f32)y[1], c.of[i]);
-      }
-    }
-#endif
-  } else {
-    multiply<BF16>(a, b, c);
-  }
-}
-
 // Of 16 keys and 32 dimensions a lane loads KEY_PIECES pieces of 8: piece p of key `key_of_piece(p)` from dimension
 // `dimension_of_piece(p)` on. `key_factor` makes the factor of half h of the dimensions. Queries, in local memory, have
 // dimension d of each 32 at `place_of(d)`.
@@ -191,9 +157,9 @@ DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) {
   return {{x[0].of[2 * h], x[1].of[2 * h], x[0].of[2 * h + 1], x[1].of[2 * h + 1]}};
 }
 template <class M>
-DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_as<M>(queries, keys, scores); }
+DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply<M>(queries, keys, scores); }
 template <class M>
-DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_as<M>(weights, values, mixed); }
+DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply<M>(weights, values, mixed); }
 
 template <u32 TERMS>
 struct InLane {
@@ -258,9 +224,9 @@ inline constexpr u32 KEY_PIECES = 4, VALUE_KEYS = 16;
 DEVICE u32 place_of(u32 d) { return d; }
 DEVICE u32 row_of_piece(u32 row, u32) { return row; }
 template <class M>
-DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_as<M>(keys, queries, scores); }
+DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply<M>(keys, queries, scores); }
 template <class M>
-DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_as<M>(values, weights, mixed); }
+DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply<M>(values, weights, mixed); }
 
 // What lane l ^ 8, and lane l ^ 16, has.
 DEVICE u32 bits_of_eighth(u32 v) {

@@ -12,101 +12,7 @@
 // its positions alone. A workgroup past the end says so and is done; `attention_combine` joins the others.
 #pragma once
 
-#include "attention.h"
-#include "attention_fragments.h"
-
-inline constexpr f32 WEIGHT_SHIFT = 10.0f;  // weights are up to 2^10, so that small ones are no subnormal float16 numbers
-inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
-#if defined(__NVPTX__)
-inline constexpr u32 LARGEST_AHEAD = 128, LARGEST_KEPT = 256;  // head dimensions (of all blocks) that registers hold
-inline constexpr u32 LARGEST_EARLY = 128, MOST_AT_ONCE = 4;    // values before scores; slices of 32 dimensions of keys
-#else
-inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
-#endif
-
-// The largest divisor of n that is not above `most`.
-constexpr u32 part_of(u32 n, u32 most) { return n % most ? part_of(n, most - 1) : most; }
-
-template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
-struct FlashShape {
-  static constexpr bool FEW = MOST_BLOCKS == 0;
-  static constexpr u32 TERMS = FEW || __is_same(X, f32) ? 2 : 1, QUERIES = 16 / TERMS, BLOCKS = FEW ? 1 : MOST_BLOCKS;
-  static constexpr u32 PARTS = DV > 2 * MOST_PART ? 4 : DV > MOST_PART ? 2 : 1, PART = DV / PARTS;
-  static constexpr u32 KEY_WAVES = FEW ? ATTENTION_WAVES / PARTS : 1, ROW_WAVES = FEW ? 1 : ATTENTION_WAVES / PARTS;
-  static constexpr u32 ROWS_OF_WAVE = QUERIES * BLOCKS, ROWS = ROWS_OF_WAVE * ROW_WAVES;
-  static constexpr u32 STRIDE = D + 8;  // rows in different banks, 16-byte aligned
-  using Values = ValueGroup<PART>;
-  static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
-};
-
-template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
-struct FlashTiles {
-  using S = FlashShape<X, D, DV, MOST_BLOCKS, MOST_PART>;
-  LOCAL_ARRAY static inline u32x4 q[16 * S::BLOCKS * S::ROW_WAVES * S::STRIDE / 8];
-  LOCAL_ARRAY static inline f32 factor[S::ROWS];
-  LOCAL_ARRAY static inline i32 first[S::ROWS], last[S::ROWS];
-  LOCAL_ARRAY static inline f32 peak[S::KEY_WAVES][S::QUERIES], total[S::KEY_WAVES][S::QUERIES];
-  LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
-};
-
-// The rows of one workgroup: query head and token of each.
-struct FlashRows {
-  u32 split, first, kv_head, sequence, count, group;
-
-  template <u32 ROWS>
-  DEVICE FlashRows of(const AttentionShape& s) {
-    FlashRows r;
-    r.group = s.q_heads / s.kv_heads;
-    r.count = s.tokens / s.sequences * r.group;
-    const u32 tiles = ceil_div(r.count, ROWS);
-    u32 id = workgroup_id();
-    r.first = id % tiles * ROWS;
-    id /= tiles;
-    r.split = id % s.splits;
-    id /= s.splits;
-    r.kv_head = id % s.kv_heads;
-    r.sequence = id / s.kv_heads;
-    return r;
-  }
-  __attribute__((always_inline)) bool inside(u32 i) const { return first + i < count; }
-  __attribute__((always_inline)) u32 head(u32 i) const { return kv_head * group + (first + i) % group; }
-  __attribute__((always_inline)) u32 token(const AttentionShape& s, u32 i) const {
-    return sequence * (s.tokens / s.sequences) + (first + i) / group;
-  }
-  __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
-    return (u64)token(s, i) * s.q_heads + head(i);
-  }
-};
-
-DEVICE i32 shuffled(i32 v, u32 lane) { return (i32)shuffle_bits((u32)v, lane); }
-DEVICE i32 largest_of_wave(i32 v) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v = larger(v, shuffled(v, lane_id() ^ mask));
-  return (i32)broadcast_bits((u32)v, 0);
-}
-DEVICE u32 any_of_wave(u32 v) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v |= shuffle_bits(v, lane_id() ^ mask);
-  return broadcast_bits(v, 0);
-}
-
-// Positions of a split, of `count` that are seen.
-DEVICE i32 split_share(i32 count, u32 splits) {
-  const u32 share = ceil_div((u32)count, splits);
-  return (i32)(share < LEAST_SHARE ? LEAST_SHARE : ceil_div(share, 64) * 64);
-}
-
-// From positions to rows of a pool.
-struct PagedRows {
-  const GLOBAL i32* table;
-  u32 block_size, shift, pool_rows;
-  i32 end;  // the last position that may be asked for
-
-  __attribute__((always_inline)) u32 of(i32 position) const {
-    const u32 p = (u32)smaller(position, end);
-    const bool power = (block_size & (block_size - 1)) == 0;
-    const u32 block = power ? p >> shift : p / block_size;
-    return smaller((u32)table[block] * block_size + (p - block * block_size), pool_rows - 1);
-  }
-};
+#include "flash_rows.h"
 
 template <class X, class T, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART, bool SPLIT, class Y>
 struct FlashAttention {
@@ -121,8 +27,12 @@ struct FlashAttention {
   static constexpr u32 AT_ONCE = AHEAD ? SLICES : part_of(SLICES, MOST_AT_ONCE);
 
   Factor kept_q[KEEP ? BLOCKS * D / 16 : 1];
-  CachePiece<T, 8> keys[AT_ONCE][KEY_PIECES];
-  CachePiece<T, Values::PIECE> values[AHEAD ? GROUPS : 1][VALUE_KEYS];
+  static constexpr u32 TILES_AHEAD = AHEAD && sizeof(T) == 1 ? 2 : 1;  // of 16 keys, which are on their way or used
+
+  using Keys = CachePiece<T, 8>[AT_ONCE][KEY_PIECES];
+  using Mixed = CachePiece<T, Values::PIECE>[AHEAD ? GROUPS : 1][VALUE_KEYS];
+  Keys keys[TILES_AHEAD];
+  Mixed values[TILES_AHEAD];
   f32 mixed[BLOCKS][GROUPS][Values::TILES][COUNT];
   f32 peak[BLOCKS][Own::QUERIES], total[BLOCKS][Own::QUERIES], factor[BLOCKS][Own::QUERIES];
   i32 first[BLOCKS][Own::QUERIES], last[BLOCKS][Own::QUERIES];  // positions that a query sees; none when last < first
@@ -169,7 +79,8 @@ struct FlashAttention {
   }
 
   // AT_ONCE slices of 32 dimensions of 16 keys.
-  __attribute__((always_inline)) void ask_keys(const GLOBAL T* pool, u32 row, const AttentionShape& s, u32 slice) {
+  __attribute__((always_inline)) static void ask_keys(Keys& keys, const GLOBAL T* pool, u32 row, const AttentionShape& s,
+                                                      u32 slice) {
     const u32 width = s.kv_heads * s.head_dim;
     UNROLL for (u32 p = 0; p < KEY_PIECES; p++) {
       const GLOBAL T* key = pool + (u64)row_of_piece(row, p) * width;
@@ -178,7 +89,8 @@ struct FlashAttention {
       }
     }
   }
-  __attribute__((always_inline)) void ask_values(const GLOBAL T* pool, u32 row, const AttentionShape& s, u32 g, u32 part) {
+  __attribute__((always_inline)) static void ask_values(Mixed& values, const GLOBAL T* pool, u32 row,
+                                                        const AttentionShape& s, u32 g, u32 part) {
     const u32 width = s.kv_heads * s.head_dim;
     const u32 d = smaller(part * Shape::PART + g * Values::GROUP + Values::dimension(), s.value_dim - Values::PIECE);
     UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
@@ -186,7 +98,8 @@ struct FlashAttention {
     }
   }
 
-  __attribute__((always_inline)) void score_keys(Tile (&scores)[BLOCKS], const LOCAL u16* tile, u32 slice) {
+  __attribute__((always_inline)) void score_keys(Tile (&scores)[BLOCKS], const Keys& keys, const LOCAL u16* tile,
+                                                 u32 slice) {
     UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
       CacheHalves<8> x[KEY_PIECES];
       UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[p] = cache_halves(keys[j][p]);
@@ -242,8 +155,8 @@ struct FlashAttention {
 
   // One tile of 16 keys, whose values are there or, where they are too wide for that, are asked for here.
   template <bool MASKED>
-  __attribute__((always_inline)) void take(const Tile (&scores)[BLOCKS], i32 tile, const GLOBAL T* value_pool, u32 row,
-                                           const AttentionShape& s, u32 part) {
+  __attribute__((always_inline)) void take(const Tile (&scores)[BLOCKS], Mixed& values, i32 tile,
+                                           const GLOBAL T* value_pool, u32 row, const AttentionShape& s, u32 part) {
     Factor weights[BLOCKS];
     f32 kept[BLOCKS][Own::QUERIES];
     u32 seen = 0;
@@ -251,7 +164,7 @@ struct FlashAttention {
     if constexpr (MASKED) seen = any_of_wave(seen);
     UNROLL for (u32 g = 0; g < GROUPS; g++) {
       if constexpr (!AHEAD) {
-        if (g > 0 || !EARLY) ask_values(value_pool, row, s, g, part);
+        if (g > 0 || !EARLY) ask_values(values, value_pool, row, s, g, part);
       }
       auto& own = values[AHEAD ? g : 0];
       CacheHalves<Values::PIECE> x[VALUE_KEYS];
@@ -353,31 +266,41 @@ struct FlashAttention {
     i32 tile = begin + (i32)key_wave * 16;
     if (tile > paged.end) return;
     const i32 in_tile = (i32)(lane_id() % 16);
-    u32 row = paged.of(tile + in_tile);
     const LOCAL u16* queries = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
-    if constexpr (AHEAD) ask_keys(key_pool, row, s, 0);
-    for (; tile <= paged.end; tile += STEP) {
-      if constexpr (EARLY) {
-        UNROLL for (u32 g = 0; g < (AHEAD ? GROUPS : 1); g++) ask_values(value_pool, row, s, g, part);
-      }
-      const u32 next = paged.of(tile + STEP + in_tile);
-      Tile scores[BLOCKS];
-      UNROLL for (u32 b = 0; b < BLOCKS; b++) scores[b] = {};
+    u32 row[TILES_AHEAD];
+    UNROLL for (u32 u = 0; u < TILES_AHEAD; u++) {
+      row[u] = paged.of(tile + (i32)u * STEP + in_tile);
       if constexpr (AHEAD) {
-        score_keys(scores, queries, 0);
-        ask_keys(key_pool, next, s, 0);
-      } else {
-        _Pragma("unroll 1") for (u32 slice = 0; slice < SLICES; slice += AT_ONCE) {
-          ask_keys(key_pool, row, s, slice);
-          score_keys(scores, queries, slice);
+        ask_keys(keys[u], key_pool, row[u], s, 0);
+        UNROLL for (u32 g = 0; g < GROUPS; g++) ask_values(values[u], value_pool, row[u], s, g, part);
+      }
+    }
+    while (tile <= paged.end) {
+      UNROLL for (u32 u = 0; u < TILES_AHEAD; u++, tile += STEP) {
+        if (u > 0 && tile > paged.end) break;
+        if constexpr (EARLY && !AHEAD) ask_values(values[u], value_pool, row[u], s, 0, part);
+        const u32 next = paged.of(tile + (i32)TILES_AHEAD * STEP + in_tile);
+        Tile scores[BLOCKS];
+        UNROLL for (u32 b = 0; b < BLOCKS; b++) scores[b] = {};
+        if constexpr (AHEAD) {
+          score_keys(scores, keys[u], queries, 0);
+          ask_keys(keys[u], key_pool, next, s, 0);
+        } else {
+          _Pragma("unroll 1") for (u32 slice = 0; slice < SLICES; slice += AT_ONCE) {
+            ask_keys(keys[u], key_pool, row[u], s, slice);
+            score_keys(scores, keys[u], queries, slice);
+          }
+        }
+        if (tile < highest || tile + 15 > smaller(lowest, paged.end)) {
+          take<true>(scores, values[u], tile, value_pool, row[u], s, part);
+        } else {
+          take<false>(scores, values[u], tile, value_pool, row[u], s, part);
+        }
+        row[u] = next;
+        if constexpr (AHEAD) {
+          UNROLL for (u32 g = 0; g < GROUPS; g++) ask_values(values[u], value_pool, next, s, g, part);
         }
       }
-      if (tile < highest || tile + 15 > smaller(lowest, paged.end)) {
-        take<true>(scores, tile, value_pool, row, s, part);
-      } else {
-        take<false>(scores, tile, value_pool, row, s, part);
-      }
-      row = next;
     }
   }
 

@@ -1,0 +1,99 @@
+// The rows of a workgroup of flash_attention.h: query heads of tokens of one sequence, what of it is in local memory, which
+// positions they see, and where in the pools those are.
+#pragma once
+
+#include "attention.h"
+#include "attention_fragments.h"
+
+inline constexpr f32 WEIGHT_SHIFT = 10.0f;  // weights are up to 2^10, so that small ones are no subnormal float16 numbers
+inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
+#if defined(__NVPTX__)
+inline constexpr u32 LARGEST_AHEAD = 128, LARGEST_KEPT = 256;  // head dimensions (of all blocks) that registers hold
+inline constexpr u32 LARGEST_EARLY = 128, MOST_AT_ONCE = 4;    // values before scores; slices of 32 dimensions of keys
+#else
+inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
+#endif
+
+// The largest divisor of n that is not above `most`.
+constexpr u32 part_of(u32 n, u32 most) { return n % most ? part_of(n, most - 1) : most; }
+
+template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+struct FlashShape {
+  static constexpr bool FEW = MOST_BLOCKS == 0;
+  static constexpr u32 TERMS = FEW || __is_same(X, f32) ? 2 : 1, QUERIES = 16 / TERMS, BLOCKS = FEW ? 1 : MOST_BLOCKS;
+  static constexpr u32 PARTS = DV > 2 * MOST_PART ? 4 : DV > MOST_PART ? 2 : 1, PART = DV / PARTS;
+  static constexpr u32 KEY_WAVES = FEW ? ATTENTION_WAVES / PARTS : 1, ROW_WAVES = FEW ? 1 : ATTENTION_WAVES / PARTS;
+  static constexpr u32 ROWS_OF_WAVE = QUERIES * BLOCKS, ROWS = ROWS_OF_WAVE * ROW_WAVES;
+  static constexpr u32 STRIDE = D + 8;  // rows in different banks, 16-byte aligned
+  using Values = ValueGroup<PART>;
+  static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
+};
+
+template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+struct FlashTiles {
+  using S = FlashShape<X, D, DV, MOST_BLOCKS, MOST_PART>;
+  LOCAL_ARRAY static inline u32x4 q[16 * S::BLOCKS * S::ROW_WAVES * S::STRIDE / 8];
+  LOCAL_ARRAY static inline f32 factor[S::ROWS];
+  LOCAL_ARRAY static inline i32 first[S::ROWS], last[S::ROWS];
+  LOCAL_ARRAY static inline f32 peak[S::KEY_WAVES][S::QUERIES], total[S::KEY_WAVES][S::QUERIES];
+  LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
+};
+
+// The rows of one workgroup: query head and token of each.
+struct FlashRows {
+  u32 split, first, kv_head, sequence, count, group;
+
+  template <u32 ROWS>
+  DEVICE FlashRows of(const AttentionShape& s) {
+    FlashRows r;
+    r.group = s.q_heads / s.kv_heads;
+    r.count = s.tokens / s.sequences * r.group;
+    const u32 tiles = ceil_div(r.count, ROWS);
+    u32 id = workgroup_id();
+    r.first = id % tiles * ROWS;
+    id /= tiles;
+    r.split = id % s.splits;
+    id /= s.splits;
+    r.kv_head = id % s.kv_heads;
+    r.sequence = id / s.kv_heads;
+    return r;
+  }
+  __attribute__((always_inline)) bool inside(u32 i) const { return first + i < count; }
+  __attribute__((always_inline)) u32 head(u32 i) const { return kv_head * group + (first + i) % group; }
+  __attribute__((always_inline)) u32 token(const AttentionShape& s, u32 i) const {
+    return sequence * (s.tokens / s.sequences) + (first + i) / group;
+  }
+  __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
+    return (u64)token(s, i) * s.q_heads + head(i);
+  }
+};
+
+DEVICE i32 shuffled(i32 v, u32 lane) { return (i32)shuffle_bits((u32)v, lane); }
+DEVICE i32 largest_of_wave(i32 v) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v = larger(v, shuffled(v, lane_id() ^ mask));
+  return (i32)broadcast_bits((u32)v, 0);
+}
+DEVICE u32 any_of_wave(u32 v) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v |= shuffle_bits(v, lane_id() ^ mask);
+  return broadcast_bits(v, 0);
+}
+
+// Positions of a split, of `count` that are seen.
+DEVICE i32 split_share(i32 count, u32 splits) {
+  const u32 share = ceil_div((u32)count, splits);
+  return (i32)(share < LEAST_SHARE ? LEAST_SHARE : ceil_div(share, 64) * 64);
+}
+
+// From positions to rows of a pool.
+struct PagedRows {
+  const GLOBAL i32* table;
+  u32 block_size, shift, pool_rows;
+  i32 end;  // the last position that may be asked for
+
+  __attribute__((always_inline)) u32 of(i32 position) const {
+    const u32 p = (u32)smaller(position, end);
+    const bool power = (block_size & (block_size - 1)) == 0;
+    const u32 block = power ? p >> shift : p / block_size;
+    return smaller((u32)table[block] * block_size + (p - block * block_size), pool_rows - 1);
+  }
+};
