@@ -30,6 +30,7 @@ from ..custom_kernels.choices import RULES_ONLY, Choices
 from ..custom_kernels.toolchain import KernelObject
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
+from .fuse_experts import fuse_experts
 from .fuse_sums import fuse_sums
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
@@ -183,7 +184,7 @@ def lower_without_kernels(
         module = ir.Module.parse(text)
         bind_parameters(module)
         calls = composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
-        calls -= fuse_sums(module, rules)
+        calls -= fuse_sums(module, rules) + fuse_experts(module, rules)
         _refuse_experts_without_kernels(module, target)
         free = free_pools(module, kv_dtype)
         if kv_dtype and not free:

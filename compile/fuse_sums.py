@@ -19,14 +19,14 @@ CALL = "stablehlo.custom_call"
 
 def fuse_sums(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
     """Fuse what can be; returns how many calls that saved."""
-    sums = [call for call in operations(module, CALL) if _target(call) == add_normed.NAME]
+    sums = [call for call in operations(module, CALL) if target_of(call) == add_normed.NAME]
     return sum(_fused(call, rules) for call in sums)
 
 
 def _fused(sum_call: ir.Operation, rules: Mapping[str, LoweringRule]) -> bool:
     users = [use.owner for use in sum_call.results[0].uses]
     first = next((u for u in users if all(u == other or u.is_before_in_block(other) for other in users)), None)
-    if first is None or first.name != CALL or _target(first) != fused_matmul.NAME:
+    if first is None or first.name != CALL or target_of(first) != fused_matmul.NAME:
         return False
     operands, result = list(first.operands), sum_call.results[0]
     attributes = call_attributes(first)
@@ -60,7 +60,8 @@ def _fused(sum_call: ir.Operation, rules: Mapping[str, LoweringRule]) -> bool:
     return True
 
 
-def _target(call: ir.Operation) -> str:
+def target_of(call: ir.Operation) -> str:
+    """The op that became a custom call."""
     return str(ir.StringAttr(call.attributes["call_target_name"]).value)
 
 

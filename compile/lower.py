@@ -13,7 +13,8 @@ from typing import Any
 from iree.compiler import ir
 
 from ..custom_kernels.ops.activations import activation_operands, activation_results
-from ..custom_kernels.ops.launch import DYNAMIC, MACHINE, Launch, LoweringRule
+from ..custom_kernels.ops.launch import COUNTERS, DYNAMIC, MACHINE, CounterSlot, Dimension, Launch, LoweringRule
+from .counters import Counters
 from .machine_parameter import machine_value
 from .numbers import Numbers
 
@@ -128,7 +129,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
     """Turn every strixhlo custom call into dispatches; equal launches on equal inputs (an activation that several
     matmuls share is quantized once) are made once. Returns the number of dispatches."""
     memo: dict[tuple[Any, ...], list[ir.Value]] = {}
-    numbers = Numbers()
+    numbers, counters = Numbers(), Counters()
     count = 0
     for call in operations(module, "stablehlo.custom_call"):
         name = ir.StringAttr(call.attributes["call_target_name"]).value
@@ -139,6 +140,8 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
         if lowering is None:
             raise RuntimeError(f"{name} has no kernel here, but became a custom call")
         values: dict[str, ir.Value] = dict(zip(lowering.operands, call.operands, strict=True))
+        if any(COUNTERS in launch.inputs for launch in lowering.launches):
+            values[COUNTERS] = counters.of(call, numbers)
         for launch in lowering.launches:
             if MACHINE in launch.inputs and MACHINE not in values:
                 values[MACHINE] = machine_value(module, call)
@@ -147,7 +150,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
             key = (launch, *inputs)
             results = memo.get(key) if pure else None
             if results is None:
-                results = memo[key] = _dispatch(call, launch, values, numbers, export)
+                results = memo[key] = _dispatch(call, launch, values, numbers, counters, export)
                 count += 1
             values.update(zip((o.name for o in launch.outputs), results, strict=True))
         for name, old in zip(lowering.results, call.results, strict=True):
@@ -157,7 +160,12 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
 
 
 def _dispatch(
-    call: ir.Operation, launch: Launch, values: Mapping[str, ir.Value], numbers: Numbers, export: ExportRule
+    call: ir.Operation,
+    launch: Launch,
+    values: Mapping[str, ir.Value],
+    numbers: Numbers,
+    counters: Counters,
+    export: ExportRule,
 ) -> list[ir.Value]:
     inputs = [values[i] for i in launch.inputs]  # an input may be there twice
     types = [
@@ -168,7 +176,9 @@ def _dispatch(
     entry = call.parent
     workload = numbers.constant(entry, launch.workgroups, "index")
     scalars = [
-        numbers.constant(entry, s, "i32") if isinstance(s, int) else numbers.length_i32(entry, values[s.input], s.axis)
+        numbers.length_i32(entry, values[s.input], s.axis)
+        if isinstance(s, Dimension)
+        else numbers.constant(entry, counters.next_slot(entry) if isinstance(s, CounterSlot) else s, "i32")
         for s in launch.scalars
     ]
     tied = [len(scalars) + launch.inputs.index(o.updates) if o.updates else -1 for o in launch.outputs]
@@ -186,6 +196,8 @@ def _dispatch(
     with ir.InsertionPoint(call):
         dispatch = ir.Operation.create("flow.dispatch", results=types, operands=operands, attributes=attributes)
     for output, result in zip(launch.outputs, dispatch.results, strict=True):
+        if output.updates == COUNTERS:
+            counters.values[entry] = result
         if output.updates:
             numbers.same_shape(result, values[output.updates])
     return list(dispatch.results)

@@ -12,8 +12,9 @@ import numpy as np
 
 from strixhlo.custom_kernels.gpu.launches import H200
 from strixhlo.custom_kernels.gpu.moe_launches import moe_down, moe_gate_up, moe_route
+from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
 from strixhlo.custom_kernels.ops.formats import FORMATS
-from strixhlo.custom_kernels.ops.launch import Lowering
+from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, CounterSlot, Lowering
 from strixhlo.custom_kernels.ops.moe_matmul import reference_down, reference_gate_up
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 from strixhlo.custom_kernels.ops.moe_route import result_shapes
@@ -21,6 +22,7 @@ from strixhlo.custom_kernels.ops.moe_route import result_shapes
 from .moe_shapes import MoeShape
 
 NAMES = {"float32": "f32", "float16": "f16", "int8": "i8", "int32": "i32"}
+SLOT = "slot"  # in the scalars of a step: the number of the layer
 Types = dict[str, tuple[tuple[int, ...], str]]
 
 
@@ -52,6 +54,11 @@ def plan_of(shape: MoeShape, tokens: int) -> dict[str, Any]:
     types |= result_shapes(tokens, shape.experts, shape.chosen)
     types |= weights | {"h": ((tokens * shape.chosen, shape.intermediate), "f32")}
     steps: list[dict[str, Any]] = []
+    if one := _of_one(shape, types):
+        types[COUNTERS] = ((shape.layers * COUNTER_WORDS,), "i32")
+        steps = _steps(one, types)
+        used = {name: types[name] for name in {n for s in steps for n in s["buffers"]}}
+        return {"tokens": tokens, "types": used, "weights": sorted(weights), "steps": steps}
     for rule, attributes, names in _calls(shape, weights):
         lowering = rule(attributes, [types[name] for name in names])
         if lowering is None or lowering.operands != names:
@@ -59,6 +66,14 @@ def plan_of(shape: MoeShape, tokens: int) -> dict[str, Any]:
         steps += _steps(lowering, types)
     used = {name: types[name] for name in {n for s in steps for n in s["buffers"]}}
     return {"tokens": tokens, "types": used, "weights": sorted(weights), "steps": steps}
+
+
+def _of_one(shape: MoeShape, types: Types) -> Lowering | None:
+    """Everything in one launch, where there is one token."""
+    attributes = routing_attributes(shape) | {"corrected": False, "format": shape.format, "biased": shape.biased}
+    attributes |= {"activation": shape.activation, "limit": shape.limit, "normed": False, "epsilon": 0.0, "offset": 0.0}
+    names = operands_of(shape.format, shape.hidden, shape.biased, False)
+    return moe_one(H200, attributes, [types[name] for name in names])
 
 
 def _calls(shape: MoeShape, weights: Types) -> list[tuple[Any, dict[str, Any], tuple[str, ...]]]:
@@ -89,7 +104,8 @@ def _steps(lowering: Lowering, types: Types) -> list[dict[str, Any]]:
                 types[output.name] = (output.shape, output.dtype)
                 buffers.append(output.name)
         about = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
-        steps.append({**about, "scalars": launch.scalars, "buffers": buffers})
+        scalars = [SLOT if isinstance(s, CounterSlot) else s for s in launch.scalars]
+        steps.append({**about, "scalars": scalars, "buffers": buffers})
     return steps
 
 

@@ -30,11 +30,12 @@ def size_of(types: dict[str, Any], name: str) -> int:
     return int(np.prod(shape)) * BYTES[dtype]
 
 
-def launch_all(kernels: CudaKernels, steps: list[dict[str, Any]], buffers: Buffers) -> None:
+def launch_all(kernels: CudaKernels, steps: list[dict[str, Any]], buffers: Buffers, layer: int = 0) -> None:
     """The launches of one layer."""
     for step in steps:
         pointers = [buffers[name].data_ptr() for name in step["buffers"]]
-        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, step["scalars"])
+        scalars = [layer if s == "slot" else s for s in step["scalars"]]
+        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, scalars)
 
 
 def check(kernels: CudaKernels, case: dict[str, Any], stored: dict[str, np.ndarray]) -> None:
@@ -44,10 +45,12 @@ def check(kernels: CudaKernels, case: dict[str, Any], stored: dict[str, np.ndarr
     for name in case["types"]:
         if name not in buffers:
             buffers[name] = torch.full((size_of(case["types"], name),), 255, dtype=torch.uint8, device="cuda")
+    if "counters" in buffers:
+        buffers["counters"].zero_()
     torch.cuda.synchronize()
     launch_all(kernels, case["steps"], buffers)
     torch.cuda.synchronize()
-    ids = buffers["ids"].cpu().numpy().view(np.int32).reshape(want_ids.shape)
+    ids = buffers["ids"].cpu().numpy().view(np.int32).reshape(want_ids.shape) if "ids" in buffers else want_ids
     y = buffers["y"].cpu().numpy().view(np.float32).reshape(want.shape)
     error = float(np.linalg.norm(y - want) / np.linalg.norm(want))
     if not (ids == want_ids).all() or not error < 2e-5:
@@ -80,8 +83,10 @@ def _rate(kernels: CudaKernels, plan: dict[str, Any], layers: int, work: float) 
     buffers = layers_of(plan, layers)
 
     def token() -> None:
-        for own in buffers:
-            launch_all(kernels, plan["steps"], own)
+        if "counters" in buffers[0]:
+            buffers[0]["counters"].zero_()
+        for layer, own in enumerate(buffers):
+            launch_all(kernels, plan["steps"], own, layer)
 
     seconds = graph_seconds(kernels.stream, token)
     sizes = {name: size_of(plan["types"], name) for name in plan["types"]}

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from ..ops.launch import Dimension, Launch
+from ..ops.launch import CounterSlot, Dimension, Launch
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
@@ -22,7 +22,11 @@ def _arguments(launch: Launch, buffers: Mapping[str, np.ndarray]) -> list[ctypes
         if not array.flags.c_contiguous:
             raise ValueError(f"{launch.symbol}: {name} is not contiguous")
         arguments += [ctypes.c_void_p(array.ctypes.data), ctypes.c_int64(0)]
-    scalars = (buffers[s.input].shape[s.axis] if isinstance(s, Dimension) else s for s in launch.scalars)
+    scalars = (
+        buffers[s.input].shape[s.axis] if isinstance(s, Dimension) else s
+        for s in launch.scalars
+        if not isinstance(s, CounterSlot)
+    )
     return [*arguments, *map(ctypes.c_int64, scalars)]
 
 

@@ -146,3 +146,22 @@ DEVICE f32 sum_over_wave(f32 value) {
   UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) value += shuffle(value, lane_id() ^ mask);
   return value;
 }
+#if defined(__NVPTX__)
+DEVICE u32 largest_of_wave(u32 value) {
+  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(value));
+  return value;
+}
+DEVICE u32 smallest_of_wave(u32 value) {
+  asm volatile("redux.sync.min.u32 %0, %0, 0xffffffff;" : "+r"(value));
+  return value;
+}
+#else
+DEVICE u32 largest_of_wave(u32 value) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
+    const u32 other = shuffle_bits(value, lane_id() ^ mask);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+DEVICE u32 smallest_of_wave(u32 value) { return ~largest_of_wave(~value); }
+#endif

@@ -22,7 +22,7 @@ from .attention_kernels import flash_line, float32_kernels
 from .elements import ELEMENTS, OF, elements_of
 from .fused_kernels import fused_line
 from .gemm_tiles import tile_of
-from .moe_kernels import expert_kernels, routing_kernels
+from .moe_kernels import expert_kernels, nvidia_expert_kernels, routing_kernels
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
@@ -61,6 +61,8 @@ def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
     if tile := re.search(r"_m(\d+x\dx\d)", symbol):
         return tile_of(tile[1]).threads
+    if symbol.startswith("strixhlo_moe_one"):
+        return 512
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
 
@@ -91,8 +93,18 @@ def _kernels() -> dict[str, str]:
     return lines | float32_kernels() | routing_kernels()
 
 
+def _nvidia_kernels() -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for name in (f for f in FORMATS if f not in AFFINE_FORMATS):
+        lines |= nvidia_expert_kernels(name, name, FORMATS[name].parts(1, 256), ())
+    for fmt, dtypes in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
+        lines |= nvidia_expert_kernels(weight_name(fmt, dtypes), fmt.name, fmt.parts(1, 256), dtypes)
+    return lines
+
+
 # Symbol, of float32 activations -> the line of kernels.h's macros that makes it, with {symbol} and {x}, their type.
 KERNELS: dict[str, str] = _kernels()
+NVIDIA_KERNELS: dict[str, str] = _nvidia_kernels()  # those that have no build for AMD's GPUs
 _PARTS: dict[str, Sequence[str]] = {name: tuple(fmt.parts(1, 256)) for name, fmt in FORMATS.items()}
 _PARTS |= dict.fromkeys(DENSE, ("dense",))
 
@@ -102,7 +114,7 @@ def kernel_line(symbol: str) -> str:
     activations (elements.py); fused matmuls, and attention on the matrix units, are
     too many for a table."""
     plain, dtype = elements_of(symbol)
-    line = KERNELS.get(plain) or flash_line(plain) or fused_line(plain, _PARTS)
+    line = KERNELS.get(plain) or NVIDIA_KERNELS.get(plain) or flash_line(plain) or fused_line(plain, _PARTS)
     if "{x}" not in line and dtype != "f32":
         raise KeyError(symbol)
     return line.replace("{symbol}", symbol).replace("{x}", ELEMENTS[dtype])

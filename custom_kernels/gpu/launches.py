@@ -57,6 +57,7 @@ class Chip:
     attention_wanted: int = 80  # workgroups of attention that keep it busy
     attention_blocks: int = 1  # of 16 rows for a wave of attention with many
     attention_part: int = 128  # dimensions of values that a wave of it has, at most
+    multiprocessors: int = 0  # where a mixture of experts of one token is one launch (NVIDIA): its workgroups
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
 
@@ -71,6 +72,7 @@ H200 = Chip(
     gemv_wanted=800,
     gemv_most=2**30,
     tiles=True,
+    multiprocessors=132,
     stripe_workgroups=264,
     attention_wanted=264,
     attention_blocks=2,

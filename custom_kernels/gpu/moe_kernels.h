@@ -6,6 +6,8 @@
 #include "moe_down.h"
 #include "moe_gemm.h"
 #include "moe_gemv.h"
+#include "moe_one.h"
+#include "moe_rows.h"
 #include "moe_route.h"
 
 
@@ -46,6 +48,36 @@
                             GATED_BY(GATE_BIAS, UP_BIAS), h,                                                     \
                             {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, \
                             {experts, n, columns, lanes, workgroups});                                           \
+  }
+// Of one token from the choice of its experts to their sum; PARTS of down end with its bias and the norm's weight.
+#define MOE_ONE(symbol, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, GATE_BIAS, UP_BIAS, BIAS, NORM) \
+  KERNEL(ONE_THREADS)                                                                                             \
+  void symbol(IN(f32, logits), IN(i32, positions), IN(f32, x), INSIDE GATE, INSIDE UP, INSIDE DOWN,                \
+              OUT(u32, counters), OUT(f32, h), OUT(f32, y), u32 experts, u32 k, u32 scoring, u32 normalize,        \
+              u32 scale_bits, u32 hidden, u32 inner, u32 unit_tiles, u32 unit_rows, u32 slot, GATED_SCALARS,       \
+              u32 epsilon_bits, u32 offset_bits) {                                                                \
+    moe_one<INSIDE Weight, BIASES, NORMED>(                                                                       \
+        logits, positions, x, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                          \
+        INSIDE Weight(INSIDE DOWN_IS), GATED_BY(GATE_BIAS, UP_BIAS), BIAS,                                         \
+        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, y,                 \
+        counters + slot * COUNTER_WORDS,                                                                          \
+        {{1, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), 1, 1, 1, 0, 0}, hidden, inner,    \
+         unit_tiles, unit_rows});                                                                                 \
+  }
+// Of few rows on NVIDIA GPUs, each summed as MOE_ONE does it.
+#define MOE_GATE_UP_ROWS(symbol, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
+  KERNEL(ROWS_THREADS)                                                                                            \
+  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,             \
+              u32 matrix_rows) {                                                                                  \
+    moe_gate_up_rows(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
+                     INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                                 \
+                     {experts, n, columns, lanes, workgroups}, matrix_rows);                                       \
+  }
+#define MOE_DOWN_ROWS(symbol, Weight, DOWN, DOWN_IS)                                                               \
+  KERNEL(ROWS_THREADS)                                                                                            \
+  void symbol(IN(f32, h), ROUTING, INSIDE DOWN, OUT(f32, y), EXPERT_SCALARS, u32 matrix_rows) {                    \
+    moe_down_rows(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                         \
+                  {experts, n, columns, lanes, workgroups}, matrix_rows);                                          \
   }
 #define MOE_ROWS_GEMV(symbol, X, M, Weight, DOWN, DOWN_IS)                                    \
   KERNEL(GEMV_THREADS)                                                                        \

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
 
 from ..ops.formats import FORMATS
@@ -40,6 +41,13 @@ def weight_type(format: str, dtypes: tuple[str, ...]) -> str:
     return format.upper() if format.startswith("q") else "".join(map(str.capitalize, format.split("_")))
 
 
+def _weight(members: Sequence[str], prefix: str, *more: str) -> str:
+    """Parameters of a weight's parts, and of more float32 arrays; the parts as members of Parts."""
+    given = ", ".join([*(f"IN({MEMBERS[m]}, {prefix}_{m})" for m in members), *(f"IN(f32, {m})" for m in more)])
+    held = ", ".join(f".{m} = {prefix}_{m}" for m in MEMBERS if m in members)
+    return f"({given}), ({{{held}}})"
+
+
 def expert_kernels(
     name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool
 ) -> dict[str, str]:
@@ -47,12 +55,7 @@ def expert_kernels(
     order; matrix: whether the matrix units can hold its codes."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
-
-    def weight(prefix: str, *more: str) -> str:
-        given = ", ".join([*(f"IN({MEMBERS[m]}, {prefix}_{m})" for m in members), *(f"IN(f32, {m})" for m in more)])
-        held = ", ".join(f".{m} = {prefix}_{m}" for m in MEMBERS if m in members)
-        return f"({given}), ({{{held}}})"
-
+    weight = partial(_weight, members)
     lines, most, down = {}, EXPERT_ROWS, weight("down")
     for biased in (False, True):
         if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
@@ -78,6 +81,35 @@ def expert_kernels(
     return lines
 
 
+def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:
+    """The same of those that only NVIDIA GPUs have: of one token in one launch."""
+    kind = f"({weight_type(format, dtypes)})"
+    members = [member_of(p) for p in parts]
+    weight = partial(_weight, members)
+    lines = {}
+    for biased, normed in product((False, True), (False, True)):
+        if one_bindings(len(members), biased, normed) > MOST_BINDINGS:
+            continue
+        biases = ("gate_bias", "up_bias") if biased else ()
+        norm = ("norm",) if normed else ()
+        weights = ", ".join([weight("gate"), weight("up", *biases), weight("down", *(("bias",) * biased), *norm)])
+        flags = f"{str(biased).lower()}, {str(normed).lower()}"
+        others = ", ".join(
+            [*(biases or ("nullptr", "nullptr")), "bias" if biased else "nullptr", *(norm or ("nullptr",))]
+        )
+        symbol = one_symbol(name, biased, normed)
+        lines[symbol] = f"MOE_ONE({symbol}, {flags}, {kind}, {weights}, {others})"
+    for biased in (False, True):
+        if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
+            continue
+        biases = ("gate_bias", "up_bias") if biased else ()
+        pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
+        symbol = f"strixhlo_moe_{gate_up(biased)}_few_{name}"
+        lines[symbol] = f"MOE_GATE_UP_ROWS({symbol}, {kind}, {pair})"
+    lines[f"strixhlo_moe_rows_few_{name}"] = f"MOE_DOWN_ROWS(strixhlo_moe_rows_few_{name}, {kind}, {weight('down')})"
+    return lines
+
+
 def gate_up(biased: bool, normed: bool = False) -> str:
     """What the kernels of both matmuls are called."""
     return "gate_up" + "_biased" * biased + "_normed" * normed
@@ -91,6 +123,16 @@ def gate_up_bindings(parts: int, biased: bool) -> int:
 def gate_up_of_one_bindings(parts: int, biased: bool, normed: bool) -> int:
     """The same of one token: of the routing it needs the experts alone; the norm's weight."""
     return 1 + 1 + 2 * parts + 2 * biased + normed + 1
+
+
+def one_bindings(parts: int, biased: bool, normed: bool) -> int:
+    """Of all in one launch: logits, positions, x, three weights, biases, the norm's weight, counters, h, y."""
+    return 3 + 3 * parts + 3 * biased + normed + 3
+
+
+def one_symbol(name: str, biased: bool, normed: bool) -> str:
+    """The kernel of one token from the choice of experts to their sum."""
+    return f"strixhlo_moe_one{'_biased' * biased}{'_normed' * normed}_gemv_{name}"
 
 
 def routing_kernels() -> dict[str, str]:

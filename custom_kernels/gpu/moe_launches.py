@@ -29,6 +29,7 @@ SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
+FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
 MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
 MATRIX_ROWS = 16  # sorted rows of an expert from which they are worth it
 NEVER = -1  # as an unsigned number: more rows than there are
@@ -72,12 +73,16 @@ class Experts:
         """Of a row."""
         return self.columns // self.run
 
+    def few(self, chip: Chip) -> bool:
+        """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
+        return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32"
+
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
         return tokens >= MATRIX_ROWS and self.kernel not in WIDE
 
 
-def _experts(format: str, experts: int, columns: int, k: int, types: OperandTypes, x: str) -> Experts | None:
+def experts_of(format: str, experts: int, columns: int, k: int, types: OperandTypes, x: str) -> Experts | None:
     """The weights whose parts are the first of `types`; None where there is no kernel for them."""
     n = types[0][0][0] // experts
     names = part_names(format, n, columns)
@@ -116,7 +121,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     ((t, columns), x), (pairs,), experts = types[0], types[1][0], types[3][0][0] - 1
     format, biased, k, normed = attributes["format"], attributes["biased"], attributes["k"], attributes["normed"]
     names = part_names(format, types[5][0][0] // experts, columns)
-    gate, up = (_experts(format, experts, columns, k, types[5 + i * len(names) :], x) for i in range(2))
+    gate, up = (experts_of(format, experts, columns, k, types[5 + i * len(names) :], x) for i in range(2))
     if gate is None or up is None or columns % 4:
         return None
     operands = tuple(tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
@@ -125,7 +130,12 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
     rms = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
     parts = (*operands[0], *operands[1], *biases)
-    if t == 1 and gate == up and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS:
+    if (
+        t == 1
+        and gate == up
+        and not gate.few(chip)
+        and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS
+    ):
         launches = [_of_one(chip, gate, (*parts, *norm), gate_up(biased, normed), (*how, *rms))]
     elif gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
         launches = _together(chip, gate, parts, biased, how, t, pairs)
@@ -155,6 +165,9 @@ def _together(
     lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
+    if weight.few(chip):
+        workgroups, symbol = _ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
+        shape = (*shape[:-1], workgroups)
     h, scalars = Output("h", (pairs, weight.n), weight.x), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
     inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
     launches = [Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, tiles * workgroups, threads)]
@@ -198,13 +211,13 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     """One token: the matmul over its experts and the sum in one launch. More: the matmuls over sorted rows, the sum."""
     ((pairs, columns), x), (t, k), experts = types[0], types[1][0], types[5][0][0] - 1
     format, biased = attributes["format"], attributes["biased"]
-    weight = _experts(format, experts, columns, k, types[7:], x)
+    weight = experts_of(format, experts, columns, k, types[7:], x)
     if weight is None:
         return None
     down = tuple(f"down.{name}" for name in part_names(format, weight.n, columns))
     bias = ("bias",) if biased else ()
     operands = ("h", "weights", "places", *ROUTING, *down, *bias)
-    if t == 1:
+    if t == 1 and not weight.few(chip):
         return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
     rows = _rows(chip, weight, "h", down, "down", t, pairs)
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
@@ -236,6 +249,9 @@ def _rows(
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)
+    if weight.few(chip):
+        workgroups, symbol = _ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
+        shape = (*shape[:-2], workgroups, shape[-1])
     launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
     if matrix:
         whole = Output(f"{result}_whole", out.shape, weight.x, updates=result)

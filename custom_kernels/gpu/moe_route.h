@@ -33,15 +33,6 @@ DEVICE u64 choice_key(f32 score, u32 expert) {
 }
 DEVICE u32 expert_of(u64 key) { return ~(u32)key; }
 
-DEVICE u64 largest_of_wave(u64 key) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
-    const u32 other = lane_id() ^ mask;
-    const u64 theirs = (u64)shuffle_bits((u32)(key >> 32), other) << 32 | shuffle_bits((u32)key, other);
-    key = theirs > key ? theirs : key;
-  }
-  return key;
-}
-
 // values -> their softmax, over the wave.
 template <u32 COUNT>
 DEVICE void softmax_of_wave(f32 (&values)[COUNT]) {
@@ -90,41 +81,45 @@ DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c) {
   }
 }
 
+// The scores of the wave's token: expert i * WAVE + lane is the lane's i-th.
+template <u32 PER_LANE, class X>
+DEVICE void scores_of(const GLOBAL X* logits, u32 experts, u32 scoring, f32 (&scores)[PER_LANE]) {
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    scores[i] = i * WAVE + lane_id() < experts ? widen(logits[i * WAVE + lane_id()]) : -__builtin_inff();
+  }
+  if (scoring == SOFTMAX) softmax_of_wave(scores);
+  if (scoring == SIGMOID) UNROLL for (u32 i = 0; i < PER_LANE; i++) scores[i] = logistic(scores[i]);
+}
+
 // The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th.
 template <u32 PER_LANE, class X>
 DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
   const u32 lane = lane_id();
   f32 scores[PER_LANE], choice[PER_LANE];
-  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-    scores[i] = i * WAVE + lane < c.experts ? widen(logits[i * WAVE + lane]) : -__builtin_inff();
-  }
-  if (c.scoring == SOFTMAX) softmax_of_wave(scores);
+  scores_of(logits, c.experts, c.scoring, scores);
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     const u32 e = i * WAVE + lane;
-    if (c.scoring == SIGMOID) scores[i] = logistic(scores[i]);
     choice[i] = scores[i];
     if (c.biased && e < c.experts) choice[i] += bias[e];
     if (choice[i] != choice[i]) choice[i] = -__builtin_inff();
   }
   if (c.groups > 1) keep_best_groups(choice, c);
-  u64 keys[PER_LANE], last = ~0ull;
+  u32 keys[PER_LANE];  // 0: of none, or of one that is chosen
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-    keys[i] = i * WAVE + lane < c.experts ? choice_key(choice[i], i * WAVE + lane) : 0;
+    keys[i] = i * WAVE + lane < c.experts ? (u32)(choice_key(choice[i], 0) >> 32) : 0;
   }
   for (u32 j = 0; j < c.k; j++) {
-    u64 top = 0;
-    UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-      if (keys[i] < last && keys[i] > top) top = keys[i];
-    }
-    last = largest_of_wave(top);
-    const u32 chosen = expert_of(last);
-    f32 score = scores[0];
-    UNROLL for (u32 i = 1; i < PER_LANE; i++) score = chosen / WAVE == i ? scores[i] : score;
-    score = shuffle(score, chosen % WAVE);
-    if (lane == j) {
-      id = chosen;
-      weight = score;
-    }
+    u32 top = keys[0], first = ~0u;
+    UNROLL for (u32 i = 1; i < PER_LANE; i++) top = keys[i] > top ? keys[i] : top;
+    top = largest_of_wave(top);
+    UNROLL for (u32 i = PER_LANE; i-- > 0;) first = keys[i] == top ? i * WAVE + lane : first;
+    const u32 chosen = smallest_of_wave(first);
+    UNROLL for (u32 i = 0; i < PER_LANE; i++) keys[i] = i * WAVE + lane == chosen ? 0 : keys[i];
+    if (lane == j) id = chosen;
+  }
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    const f32 score = shuffle(scores[i], id % WAVE);
+    weight = id / WAVE == i ? score : weight;
   }
 }
 

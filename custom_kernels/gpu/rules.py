@@ -23,6 +23,7 @@ from .launches import (
     quantized_matmul_launches,
 )
 from .moe_launches import moe_down, moe_gate_up, moe_route
+from .moe_one_launch import moe_one
 
 
 def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
@@ -38,6 +39,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),
         "moe_down": partial(moe_down, chip),
+        **({"moe_one": partial(moe_one, chip)} if chip.multiprocessors else {}),
     }
 
 

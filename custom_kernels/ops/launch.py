@@ -17,6 +17,16 @@ class Output:
     updates: str = ""  # the input that is updated in place and becomes this output
 
 
+# An input that the kernel updates: int32, and zero for each launch in its own COUNTER_WORDS words, of which the scalar
+# CounterSlot is the number. It is no operand of an op: the program has one for all its launches.
+COUNTERS, COUNTER_WORDS = "counters", 32
+
+
+@dataclass(frozen=True)
+class CounterSlot:  # GPU kernels only
+    """A scalar: which of the program's counters are the launch's own."""
+
+
 @dataclass(frozen=True)
 class Dimension:
     """A scalar that is the length of one axis of an input; known when the program runs, where that axis is dynamic."""
@@ -44,7 +54,7 @@ class Launch:
     symbol: str
     inputs: tuple[str, ...]
     outputs: tuple[Output, ...]
-    scalars: tuple[int | Dimension, ...]
+    scalars: tuple[int | Dimension | CounterSlot, ...]
     workgroups: int
     threads: int = 1
     bytes: bool = False

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 import pytest
-from gfx1151_sim.kernel_machine import TESTED, gfx1151, kernels_of, relatives
+from gfx1151_sim.kernel_machine import EXPERTS, TESTED, gfx1151, kernels_of, relatives
 
-from strixhlo.custom_kernels.gpu.kernels import build_host, build_ptx, kernel_line
-from strixhlo.custom_kernels.ops.launch import Launch
+from strixhlo.custom_kernels.gpu.kernels import NVIDIA_KERNELS, build_host, build_ptx, kernel_line
+from strixhlo.custom_kernels.ops.launch import CounterSlot, Launch
 
 Machine = Callable[[Launch, list[np.ndarray]], None]
 MACHINES = [
@@ -25,19 +25,27 @@ MACHINES = [
     "gfx1151",
     *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else []),
 ]
+NVIDIA_TESTED = [
+    s for s in NVIDIA_KERNELS if s.endswith(tuple(f"_gemv_{name}" for name in (*EXPERTS, "nvfp4", "q8_0")))
+]
 GUARD = 256  # bytes after each buffer that must not change
 ITEM = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "i32": np.int32}
+
+
+def numbers(launch: Launch) -> list[int]:
+    """The scalars; the counters are the launch's alone."""
+    return [0 if isinstance(s, CounterSlot) else s for s in launch.scalars]
 
 
 def _host() -> Machine:
     libraries: dict[str, ctypes.CDLL] = {}
 
     def run_once(launch: Launch, buffers: list[np.ndarray], backwards: int) -> None:
-        values = [b.ctypes.data for b in buffers] + [s & 0xFFFFFFFF for s in launch.scalars]
+        values = [b.ctypes.data for b in buffers] + [s & 0xFFFFFFFF for s in numbers(launch)]
         arguments = (ctypes.c_uint64 * len(values))(*values)
-        name = relatives(launch.symbol)
+        name = launch.symbol if launch.symbol in NVIDIA_KERNELS else relatives(launch.symbol)
         if name not in libraries:
-            libraries[name] = ctypes.CDLL(str(build_host(kernels_of(name))))
+            libraries[name] = ctypes.CDLL(str(build_host([name] if name in NVIDIA_KERNELS else kernels_of(name))))
         library = libraries[name]
         kernel = ctypes.cast(library[launch.symbol], ctypes.c_void_p)
         code = library.strixhlo_launch(kernel, launch.workgroups, launch.threads, arguments, len(values), backwards)
@@ -57,11 +65,11 @@ def _cuda() -> Machine:
     import cupy
 
     ptx = os.environ["STRIXHLO_TEST_CUDA"]
-    module = cupy.RawModule(path=str(build_ptx("sm_80", TESTED)) if ptx == "build" else ptx)
+    module = cupy.RawModule(path=str(build_ptx("sm_80", [*TESTED, *NVIDIA_TESTED])) if ptx == "build" else ptx)
 
     def run(launch: Launch, buffers: list[np.ndarray]) -> None:
         device = [cupy.asarray(b) for b in buffers]
-        scalars = [np.int32(s) for s in launch.scalars]
+        scalars = [np.int32(s) for s in numbers(launch)]
         module.get_function(launch.symbol)((launch.workgroups,), (launch.threads,), (*device, *scalars))
         for b, d in zip(buffers, device, strict=True):
             b[...] = d.get()
@@ -75,8 +83,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
     return {"host": _host, "gfx1151": gfx1151, "cuda": _cuda}[request.param]()
 
 
-@pytest.fixture
-def run_launches(machine: Machine) -> Callable[..., dict[str, np.ndarray]]:
+def runner(machine: Machine) -> Callable[..., dict[str, np.ndarray]]:
     """Runs the launches of an op on named arrays; outputs start as garbage, and nothing around them may change."""
 
     def run(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -106,3 +113,15 @@ def run_launches(machine: Machine) -> Callable[..., dict[str, np.ndarray]]:
         return values
 
     return run
+
+
+@pytest.fixture
+def run_launches(machine: Machine) -> Callable[..., dict[str, np.ndarray]]:
+    """`runner` on each machine."""
+    return runner(machine)
+
+
+@pytest.fixture(scope="session", params=[m for m in MACHINES if m != "gfx1151"])
+def run_nvidia_launches(request: pytest.FixtureRequest) -> Callable[..., dict[str, np.ndarray]]:
+    """`runner` on those that have NVIDIA's kernels."""
+    return runner({"host": _host, "cuda": _cuda}[request.param]())

@@ -1,0 +1,50 @@
+// Work of one launch that needs what other workgroups of the same launch have made, on NVIDIA GPUs.
+//
+// Workgroups take tickets, and a ticket's work may wait for that of lower tickets only. Those were taken by workgroups
+// that run already, so that nobody waits for one that has not started: any number of workgroups may be resident.
+// The counters of a launch are zero when it starts.
+#pragma once
+
+#include "device.h"
+
+#if !defined(__AMDGCN__)
+
+enum GridCounter : u32 { TICKETS, FINISHED = 16 };  // words of a launch's counters, in different sectors
+inline constexpr u32 COUNTER_WORDS = 32;
+
+#if defined(__NVPTX__)
+DEVICE u32 take_ticket(GLOBAL u32* counters) {
+  u32 ticket;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(ticket) : "l"(counters + TICKETS) : "memory");
+  return ticket;
+}
+// One thread, after a barrier: what its workgroup has written is there for those who see the count.
+DEVICE void count_finished(GLOBAL u32* counters) {
+  asm volatile("fence.acq_rel.gpu;\n\tred.release.gpu.global.add.u32 [%0], 1;" ::"l"(counters + FINISHED) : "memory");
+}
+// One thread, before a barrier.
+DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
+  u32 finished;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(finished) : "l"(counters + FINISHED) : "memory");
+  } while (finished < count);
+}
+// What other workgroups of this launch have written.
+DEVICE f32x4 load_fresh(const GLOBAL f32* p) {
+  f32x4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "l"(p)
+               : "memory");
+  return v;
+}
+#else
+DEVICE u32 take_ticket(GLOBAL u32* counters) { return counters[TICKETS]++; }
+DEVICE void count_finished(GLOBAL u32* counters) { counters[FINISHED]++; }
+DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
+  if (counters[FINISHED] < count) __builtin_trap();
+}
+DEVICE f32x4 load_fresh(const GLOBAL f32* p) { return {p[0], p[1], p[2], p[3]}; }
+#endif
+
+#endif

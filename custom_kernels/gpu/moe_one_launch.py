@@ -1,0 +1,94 @@
+"""A mixture of experts for one token as one launch, on NVIDIA GPUs: moe_one.h."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.launch import COUNTER_WORDS, COUNTERS, CounterSlot, Launch, Lowering, OperandTypes, Output
+from ..ops.moe_matmul import ACTIVATIONS, part_names
+from .launches import Chip, _ceil_div, _float_bits
+from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, one_bindings, one_symbol
+from .moe_launches import MOST_CHOSEN, SCORINGS, Experts, experts_of
+
+THREADS, WAVES = 512, 16
+MOST_ROUNDS = 6  # tasks of a wave in a unit: these and the next are moe_one.h's
+CHUNK, PART, STAGED, SLOTS = 32, 16, 364, 48  # columns; chunks that a wave sums at once; that fit into local memory
+MOST_BIASES = 128
+
+
+def operands_of(format: str, columns: int, biased: bool, normed: bool) -> tuple[str, ...]:
+    """The operands' names, in order."""
+    parts = {w: tuple(f"{w}.{p}" for p in part_names(format, 1, columns)) for w in ("gate", "up", "down")}
+    biases = (("gate_bias", "up_bias"), ("bias",)) if biased else ((), ())
+    norm = ("norm",) if normed else ()
+    return ("logits", "positions", "x", *parts["gate"], *parts["up"], *biases[0], *parts["down"], *biases[1], *norm)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Tiles of 8 rows of gate and up in a unit of work, rows of down in one, workgroups."""
+
+    tiles: int
+    rows: int
+    workgroups: int
+
+
+def _parts(columns: int) -> int:
+    return _ceil_div(columns // CHUNK, PART)
+
+
+def units_of(gate: Experts, down: Experts, biased: bool, multiprocessors: int) -> Units | None:
+    """About a unit of each kind for each multiprocessor; None where x, h, the tasks or the biases do not fit."""
+    if not multiprocessors or gate.runs > STAGED - SLOTS or gate.k * down.runs > STAGED:
+        return None
+    all_tiles, most = _ceil_div(gate.n, 8), MOST_ROUNDS * WAVES
+    tiles = next(
+        t for t in range(1, all_tiles + 1) if gate.k * _ceil_div(all_tiles, t) <= multiprocessors or t == all_tiles
+    )
+    tiles = min(tiles, most // _parts(gate.columns), THREADS // 8)
+    rows = next(r for r in range(8, down.n + 16, 8) if _ceil_div(down.n, r) <= multiprocessors or r >= down.n)
+    fits = [
+        r for r in range(8, rows + 8, 8)
+        if gate.k * _ceil_div(r, 16) * _parts(down.columns) <= most and (not biased or gate.k * r <= MOST_BIASES)
+    ]  # fmt: skip
+    if not tiles or not fits:
+        return None
+    rows = fits[-1]
+    units = max(gate.k * _ceil_div(all_tiles, tiles), _ceil_div(down.n, rows))
+    return Units(tiles, rows, min(units, multiprocessors))
+
+
+def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """attributes: of `moe_route`, `moe_gate_up` and `moe_down` together, `corrected` where the router's scores are.
+    types: of `operands_of`'s. None where more launches are needed: other chips, several tokens, groups of experts, or
+    more than a workgroup can hold."""
+    a, biased, normed = attributes, attributes["biased"], attributes["normed"]
+    ((t, experts), logits), ((_, hidden), x) = types[0], types[2]
+    names = operands_of(a["format"], hidden, biased, normed)
+    known = dict(zip(names, types, strict=True))
+    own = {w: [v for n, v in known.items() if n.startswith(f"{w}.")] for w in ("gate", "up", "down")}
+    gate, up = (experts_of(a["format"], experts, hidden, a["k"], own[w], x) for w in ("gate", "up"))
+    if gate is None or up != gate or not gate.few(chip) or logits != "f32":
+        return None
+    down = experts_of(a["format"], experts, gate.n, a["k"], own["down"], x)
+    if down is None or down.kernel != gate.kernel:
+        return None
+    geometry = units_of(gate, down, biased, chip.multiprocessors)
+    simple = t == 1 and a["groups"] <= 1 and not a["corrected"] and a["k"] <= min(experts, MOST_CHOSEN)
+    fits = experts <= ROUTE_EXPERTS[-1] and one_bindings(len(own["gate"]), biased, normed) <= MOST_BINDINGS
+    if geometry is None or not (simple and fits):
+        return None
+    routing = (experts, a["k"], SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
+    activation = (ACTIVATIONS.index(a["activation"]), _float_bits(a["limit"]))
+    norm = (_float_bits(a["epsilon"]), _float_bits(a["offset"]))
+    shape = (hidden, gate.n, geometry.tiles, geometry.rows)
+    outputs = (
+        Output("counted", (COUNTER_WORDS,), "i32", updates=COUNTERS),
+        Output("h", (a["k"], gate.n), "f32"),
+        Output("y", (1, hidden), "f32"),
+    )
+    symbol = one_symbol(gate.kernel, biased, normed)
+    inputs, scalars = (*names, COUNTERS), (*routing, *shape, CounterSlot(), *activation, *norm)
+    return Lowering(names, (Launch(symbol, inputs, outputs, scalars, geometry.workgroups, THREADS),), ("y",))

@@ -1,0 +1,110 @@
+// Matmuls of a mixture of experts where an expert has few rows, on NVIDIA's matrix units: block_diagonal.h over the sorted
+// rows. A wave has 16 weight rows (8 of gate and 8 of up, or 16 of down) over all their columns, part after part: every
+// result is the one that moe_one.h has for a token alone.
+#pragma once
+
+#include "expert_tasks.h"
+#include "moe_gemv.h"
+
+#if !defined(__AMDGCN__)
+
+inline constexpr u32 ROWS_THREADS = 256, ROWS_WAVES = ROWS_THREADS / WAVE, ROWS_CHUNKS = 320;
+
+struct RowsStage {
+  LOCAL_ARRAY static inline u32x4 words[ROWS_CHUNKS * CHUNK_WORDS / 4];
+  LOCAL_ARRAY static inline f32 sums[ROWS_CHUNKS];
+};
+
+// total[i][r] = x row source(i) times two rows of weights, for M rows of x, `count` of them there.
+template <u32 M, class W, class Source>
+DEVICE void rows_times_tile(const GLOBAL f32* x, const Source& source, u32 columns, const W& first, const W& second,
+                            const u32 (&rows)[2], f32 (&total)[M][2]) {
+  constexpr u32 STRIDE = ROWS_CHUNKS / M;  // chunks of a row of x in local memory
+  const ColumnParts parts(columns);
+  const u32 lane = lane_id(), parts_of_stage = STRIDE / parts.size;
+  LOCAL u32* words = (LOCAL u32*)RowsStage::words;
+  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
+  const auto reader_of = [&](u32 part) __attribute__((always_inline)) {
+    const u32 chunk = part * parts.size + lane % 4, end = smaller((part + 1) * parts.size, parts.chunks);
+    const u32 chunks = part < parts.count && end > chunk ? end - chunk : 0, from = chunks ? chunk : 0;
+    return TaskReader<W>{{Cursor<W>::at(first, rows[0], from), Cursor<W>::at(second, rows[1], from)}, chunks};
+  };
+  typename W::Stored next[PART_STEPS][2] = {};
+  {
+    const TaskReader<W> reader = reader_of(0);
+    UNROLL for (u32 step = 0; step < PART_STEPS; step++) reader.ask(step, 0, next[step]);
+  }
+  for (u32 part = 0; part < parts.count; part++) {
+    const u32 begin = part * parts.size, of_stage = part % parts_of_stage * parts.size;
+    if (part % parts_of_stage == 0) {
+      const u32 count = smaller(parts_of_stage * parts.size, parts.chunks - begin);
+      barrier();  // nobody reads any more what was there
+      for (u32 i = 0; i < M; i++) {
+        const GLOBAL f32x4* row = x4 + (u64)source(i) * (columns / 4) + begin * 8;
+        stage_chunks<W, ROWS_THREADS, 1>(words + i * STRIDE * CHUNK_WORDS, RowsStage::sums + i * STRIDE, count,
+                                         [&](u32 chunk, u32 q) __attribute__((always_inline)) { return row[chunk * 8 + q]; });
+      }
+      barrier();
+    }
+    const u32 own = smaller(parts.size, parts.chunks - begin), chunk = of_stage + smaller(lane % 4, own - 1);
+    const DiagonalBlock block = DiagonalBlock::at(words, chunk);
+    const TaskReader<W> reader = reader_of(part + 1);
+    f32 sum[M][2] = {};
+    UNROLL for (u32 step = 0; step < PART_STEPS; step++) {
+      if (step * STEP_CHUNKS < own) {
+        const typename W::Run run[2] = {W::run(next[step][0]), W::run(next[step][1])};
+        const bool inside = step * STEP_CHUNKS + lane % 4 < own;
+        add_step<M, W>(run, block, step * STEP_CHUNKS, STRIDE, RowsStage::sums + chunk, inside, sum);
+      }
+      reader.ask(step, 0, next[step]);
+    }
+    UNROLL for (u32 i = 0; i < M; i++) {
+      UNROLL for (u32 r = 0; r < 2; r++) {
+        const f32 of_part = sum_over(sum[i][r], 4);
+        total[i][r] = part ? total[i][r] + of_part : of_part;
+      }
+    }
+  }
+}
+
+// `each`: workgroups of a tile of sorted rows, which have 8 tiles of weight rows each.
+template <class W>
+DEVICE void moe_gate_up_rows(const GLOBAL f32* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
+                             GLOBAL f32* h, const ExpertShape s, u32 matrix_rows) {
+  gate.runs = up.runs = s.columns / W::RUN;
+  each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
+    constexpr u32 M = decltype(m)::VALUE;
+    const u32 lane = lane_id(), tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
+    const u32 row = tile * 8 + lane / 4, of_weight = e * s.n + smaller(row, s.n - 1), rows[2] = {of_weight, of_weight};
+    const auto source = [&](u32 i) __attribute__((always_inline)) { return routing.token(first + smaller(i, count - 1)); };
+    f32 total[M][2];
+    rows_times_tile<M, W>(x, source, s.columns, of_expert(gate, e), of_expert(up, e), rows, total);
+    UNROLL for (u32 i = 0; i < M; i++) {
+      if (i % 4 != lane % 4 || i >= count || row >= s.n) continue;
+      h[(u64)(first + i) * s.n + row] = gated(total[i][0], total[i][1], of_weight);
+    }
+  });
+}
+template <class W>
+DEVICE void moe_down_rows(const GLOBAL f32* h, const ExpertRouting routing, W weight, GLOBAL f32* y,
+                          const ExpertShape s, u32 matrix_rows) {
+  weight.runs = s.columns / W::RUN;
+  each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
+    constexpr u32 M = decltype(m)::VALUE;
+    const u32 lane = lane_id(), tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
+    const u32 row = tile * 16 + lane / 4;
+    const u32 rows[2] = {e * s.n + smaller(row, s.n - 1), e * s.n + smaller(row + 8, s.n - 1)};
+    const auto source = [&](u32 i) __attribute__((always_inline)) { return first + smaller(i, count - 1); };
+    const W own = of_expert(weight, e);
+    f32 total[M][2];
+    rows_times_tile<M, W>(h, source, s.columns, own, own, rows, total);
+    UNROLL for (u32 i = 0; i < M; i++) {
+      UNROLL for (u32 r = 0; r < 2; r++) {
+        if (i % 4 != lane % 4 || i >= count || row + 8 * r >= s.n) continue;
+        y[(u64)(first + i) * s.n + row + 8 * r] = total[i][r];
+      }
+    }
+  });
+}
+
+#endif
