@@ -30,7 +30,7 @@ from .target_kernels import kernels_hash, lowering_rules, put_kernels_in, tuned_
 from .targets import Target
 
 BYTES_OF_A_CALL = 64 << 20  # of weights that one call of a candidate reads, so that its own cost is small beside
-MOST_LAUNCHES = 8  # of a call
+MOST_LAUNCHES = 12  # of a call
 MODULE_LAUNCHES = 400  # of a module: all its kernels are one object, which takes its time to build
 
 
