@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..choices import Question
 from ..ops.cache_types import BYTES
 from ..ops.launch import Dimension, Launch, Output
 from .attention_kernels import FLOAT32_QUERIES, MOST_KEY, MOST_VALUE, POOLS, flash_symbol, parts_of
@@ -58,7 +59,13 @@ def attention_launches(
         if splits is None:
             # Of few rows the same for any number of sequences: a row is summed in one order.
             splits = chip.attention_wanted // ((heads if blocks else kv_heads) * tiles) if long else 1
-            splits = max(1, min(splits, MOST_SPLITS, PARTS_BYTES // (4 * tokens * q_heads * value_dim)))
+            most = min(MOST_SPLITS, PARTS_BYTES // (4 * tokens * q_heads * value_dim))
+            own = {"splits": max(1, min(splits, most))}
+            kernel = with_elements(f"{dtype}_d{head_dim}" + (f"v{value_dim}" if value_dim != head_dim else ""), x)
+            # Of few rows the same for any number of sequences, as above: asked with one.
+            asked = Question("attention", kernel, tokens if blocks else 0, (q_heads, kv_heads, context))
+            options = [{"splits": n} for n in sorted({own["splits"], 1, 2, 4, 8, 16, 32, 64}) if n <= most or n == 1]
+            splits = int(chip.choices.pick(asked, own, options)["splits"])
         symbol = flash_symbol(dtype, head_dim, value_dim, blocks, chip.attention_part, splits > 1)
     else:
         capacity = next((d for d in FLOAT32_QUERIES if head_dim <= d), 0)
