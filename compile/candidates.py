@@ -11,7 +11,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from ..bundle import DTYPE_BYTES, SCHEMA_VERSION, Bundle, write_record
+from ..bundle import SCHEMA_VERSION, Bundle, write_record
 from ..custom_kernels.choices import Asked, Choices, Option, Question
 from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
 from ..errors import StrixhloError
@@ -29,9 +29,8 @@ from .random_operands import operand
 from .target_kernels import kernels_hash, lowering_rules, put_kernels_in, tuned_chip
 from .targets import Target
 
-BYTES_OF_A_CALL = 64 << 20  # of weights that one call of a candidate reads, so that its own cost is small beside
-MOST_LAUNCHES = 12  # of a call
-MODULE_LAUNCHES = 400  # of a module: all its kernels are one object, which takes its time to build
+LAUNCHES = {"cpu": 4, "gpu": 16}  # of a call, whose own cost is 50 to 100 us on a GPU
+MODULE_LAUNCHES = 800  # of a module: all its kernels are one object, which takes its time to build
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,11 @@ def write_candidates(
         raise StrixhloError(f"{target.name}: nothing to tune, no kernel of this bundle's program has a choice there")
     folder.mkdir(parents=True, exist_ok=True)
     trials: list[Trial] = []
-    groups = _modules(found)
+    repeats = LAUNCHES["cpu" if target.kind == "cpu" else "gpu"]
+    groups = _modules(found, repeats)
     for i, group in enumerate(groups):
         say(f"compiling candidates, {i + 1} of {len(groups)}")
-        trials += _module(group, f"m{i}.vmfb", target, activations, folder)
+        trials += _module(group, f"m{i}.vmfb", target, activations, repeats, folder)
     plan = Plan(
         schema_version=SCHEMA_VERSION,
         key=key,
@@ -117,12 +117,12 @@ def write_candidates(
     return plan
 
 
-def _modules(found: Sequence[Asking]) -> list[list[Asking]]:
+def _modules(found: Sequence[Asking], repeats: int) -> list[list[Asking]]:
     """So that each has a few hundred launches."""
     groups: list[list[Asking]] = []
     launches = MODULE_LAUNCHES
     for asking in found:
-        own = len(asking.answers) * _repeats(_operands(asking.call, asking.lowering)) * len(asking.lowering.launches)
+        own = len(asking.answers) * repeats * len(asking.lowering.launches)
         if launches + own > MODULE_LAUNCHES and (not groups or groups[-1]):
             groups.append([])
             launches = 0
@@ -135,26 +135,16 @@ def _operands(call: Call, lowering: Lowering) -> list[Operand]:
     return [operand(call, name, t) for name, t in zip(lowering.operands, call.types, strict=True)]
 
 
-def _repeats(operands: Sequence[Operand]) -> int:
-    nbytes = sum(_bytes(o) for o in operands if o.rotates)
-    return max(1, min(MOST_LAUNCHES, BYTES_OF_A_CALL // max(nbytes, 1)))
-
-
-def _bytes(operand: Operand) -> int:
-    count = DTYPE_BYTES[operand.dtype]
-    for n in operand.shape:
-        count *= n
-    return count
-
-
-def _module(group: Sequence[Asking], name: str, target: Target, activations: str, folder: Path) -> list[Trial]:
+def _module(
+    group: Sequence[Asking], name: str, target: Target, activations: str, repeats: int, folder: Path
+) -> list[Trial]:
     """One program with all candidates of some questions."""
     functions: list[str] = []
     of_function: list[tuple[Question, Option]] = []
     trials: list[Trial] = []
     for asking in group:
         operands = _operands(asking.call, asking.lowering)
-        repeats, q = _repeats(operands), asking.question
+        q = asking.question
         outputs = {o.name: (o.shape, o.dtype) for launch in asking.lowering.launches for o in launch.outputs}
         results = tuple(outputs[r] for r in asking.lowering.results)
         candidates = []

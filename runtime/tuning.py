@@ -77,7 +77,6 @@ class _Trial:
             weights = [_random(o, generator) for o in trial.operands if o.rotates]
             nbytes = sum(array.nbytes for array, _ in weights)
             copies = max(min(-(-ROTATING // max(nbytes, 1)), MOST_COPIES), 1)
-            copies = -(-copies // trial.repeats) * trial.repeats
             self.copies = [[self._upload(w) for w in weights] for _ in range(copies)]
         except (OSError, RuntimeError, ValueError, LookupError, MemoryError) as error:
             raise StrixhloError(f"{folder / trial.module}: {one_line(error)}; prepare the candidates again") from None

@@ -45,7 +45,7 @@ def prepared(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The candidates of `tiny`, few and of one launch each."""
     folder = tmp_path_factory.mktemp("tune") / "work"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "MOST_LAUNCHES", 1)
+        patch.setattr(candidates, "LAUNCHES", {"cpu": 1})
         patch.setattr(launches, "SHARES", (2, 128))
         patch.setattr(candidates, "questions", lambda *arguments: questions(*arguments)[:6])
         run("tune", tiny.path, "--prepare", folder)

@@ -34,7 +34,7 @@ func.func private @reference_{m}(%x: tensor<{m}x1024xf32>, %c: tensor<96x512xi8>
 
 
 def test_candidates_run_and_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "MOST_LAUNCHES", 2)
+    monkeypatch.setattr(candidates, "LAUNCHES", {"gpu": 2})
     monkeypatch.setattr(tuning, "ROTATING", 0)
     plan = write_candidates(PROGRAM, "a key", parse_target("rocm"), "f32", {}, tmp_path, lambda _: None)
     assert plan.chip == "gfx1151"
