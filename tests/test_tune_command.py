@@ -174,6 +174,7 @@ def test_questions_are_those_of_the_program(bundle: Bundle) -> None:
     assert {q.question.rows for q in found} >= {1, 2, 4, 8, 16, 128}
     assert all(len(q.answers) > 1 and q.answers.count(q.answers[0]) == 1 for q in found)
     rocm = questions(bundle.program_text(), parse_target("rocm"), "f32")
+    assert {"gemv", "gated_gemv", "gemm", "attention"} <= {q.question.choice for q in rocm}
     few = [q for q in rocm if q.question.choice in ("gemv", "gated_gemv")]
     # One order of summation for any number of rows: one question, asked with one row.
     assert few and all(q.question.rows == 0 and q.call.types[0][0][0] == 1 for q in few)
