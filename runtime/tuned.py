@@ -8,13 +8,9 @@ from ..bundle import DTYPE_BYTES, SCHEMA_VERSION
 from ..choice_table import ChoiceTable, Entry
 from ..tuning_plan import Measured, Plan, Timing, Trial
 
-# Relative L2 between two orders of summation, by the result's type. Matrix units sum 14,336 columns with an error of 3e-5
-# where products cancel, as random ones do; a kernel that is wrong is off by 1e-2 and more.
+# Relative L2 between two orders of summation, by the result's type. Matrix units sum 14,336 columns with an error of
+# 3e-5 where products cancel, as random ones do; a kernel that is wrong is off by 1e-2 and more.
 TOLERANCE = {"f32": 1e-4, "f16": 4e-3, "bf16": 2e-2}
-    "f32": 1e-5,
-    "f16": 4e-3,
-    "bf16": 2e-2,
-}  # relative L2 between two orders of summation, by the result's type
 GAIN = 0.97  # of the rule's time, median and least: what is closer may be noise
 
 
