@@ -58,7 +58,7 @@ struct FragmentTile {
 // PAIRED: half of a wave's rows are of one weight, half of another.
 template <class TILE, class W, class X, bool PAIRED = false>
 struct FragmentGemm {
-  static constexpr u32 TM = TILE::M, WAVES_N = TILE::WAVES_N, WAVES_K = TILE::WAVES_K, THREADS = WAVE * WAVES_N * WAVES_K;
+  static constexpr u32 M = TILE::M, TM = M, WAVES_N = TILE::WAVES_N, WAVES_K = TILE::WAVES_K, THREADS = WAVE * WAVES_N * WAVES_K;
   static constexpr u32 N = 32 * WAVES_N, COLUMNS = PAIRED ? N / 2 : N;  // rows of weights; columns of y
   static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2, WEIGHT_TERMS = Element<X>::BITS <= 11 ? 1 : 2;
   static constexpr u32 BUFFERS = TERMS == 1 ? 3 : 2, STEP = 64, CHUNKS = STEP / 8;

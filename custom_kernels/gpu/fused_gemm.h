@@ -4,6 +4,19 @@
 
 #include "fragment_gemm.h"
 #include "fused_gemv.h"
+#include "matrix_gemm.h"
+
+// Which kernel does the matmul: of NVIDIA's GPUs, or of AMD's.
+template <u32 M, u32 WAVES_N, u32 WAVES_K>
+struct InFragments {
+  template <class W, class X, bool PAIRED>
+  using Gemm = FragmentGemm<FragmentTile<M, WAVES_N, WAVES_K>, W, X, PAIRED>;
+};
+template <u32 M>
+struct InMatrixTiles {
+  template <class W, class X, bool PAIRED>
+  using Gemm = MatrixGemm<M, W, X, PAIRED>;
+};
 
 // y [m, stride], from column `column` on.
 template <class X>
@@ -16,8 +29,8 @@ struct FusedGemmShape {
 template <class TILE, class W, class FORM, class X>
 DEVICE void fused_gemm(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
                        const FusedGemmShape<X> s) {
-  using Gemm = FragmentGemm<TILE, W, X, FORM::GATED>;
-  const u32 tiles_m = ceil_div(s.m, TILE::M), first_m = workgroup_id() % tiles_m * TILE::M;
+  using Gemm = typename TILE::template Gemm<W, X, FORM::GATED>;
+  const u32 tiles_m = ceil_div(s.m, Gemm::M), first_m = workgroup_id() % tiles_m * Gemm::M;
   u32 block = workgroup_id() / tiles_m, column = s.column, before = s.column;
   W tensor = tensors[0];
   FusedRows rows = of[0];

@@ -70,14 +70,16 @@ class FusedKernel:
         given = f"({kind}), ({form}), ({', '.join(operands)}), ({tensors}), ({rows}), {norm}"
         given += f", {'residual' if self.added else 'nullptr'}"
         if isinstance(self.rows, Tile):
-            tile = f"({self.rows.rows}, {self.rows.waves_n}, {self.rows.waves_k})"
+            tile = f"(InMatrixTiles<{self.rows.rows}>)"
+            if self.rows.waves_n:
+                tile = f"(InFragments<{self.rows.rows}, {self.rows.waves_n}, {self.rows.waves_k}>)"
             return f"FUSED_GEMM({OF}, {self.rows.threads}, {tile}, {given})"
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])
         return f"FUSED_GEMV({OF}, {self.rows}, {given}, {sums})"
 
 
-_SYMBOL = re.compile(r"strixhlo_fused_(?:gemm_)?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d)(_more)?")
+_SYMBOL = re.compile(r"strixhlo_fused_(?:gemm_)?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d|\d+w)(_more)?")
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
 
 
@@ -91,7 +93,7 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
     format, dtypes = (affine[1], (affine[2], affine[3])) if affine else (name, ())
     gated, normed, biased, added, summed, scaled = map(bool, flags)
     parts = tuple(parts_of[format])
-    size = tile_of(rows) if "x" in rows else int(rows)
+    size = int(rows) if rows.isdigit() else tile_of(rows)
     form = (gated, normed, biased, added, size, "scaled" if scaled else "sum" if summed else "")
     kernel = FusedKernel(name, format, dtypes, parts, int(count), *form)
     return kernel.line(bool(more))

@@ -1,7 +1,7 @@
 """How `strixhlo.fused_matmul` becomes launches of the GPU kernels: one for each format of weights.
 
-Before those of many rows there is one for the norm. On AMD's GPUs many rows take one for each tensor, and for what
-follows one for each weight.
+Before those of many rows there is one for the norm. Where a weight has no tiles, many rows take one launch for
+each tensor, and for what follows one for each weight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
-from .gemm_tiles import choose_tile, tiled
+from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
 from .launches import (
     WAVE,
@@ -96,7 +96,7 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
         first.append(add_normed_launch(form.summed == "scaled", m, k, call.x, *numbers))
         call = replace(call, source="sum", form=replace(form, summed=""))
     if m > GEMV_ROWS[-1]:
-        in_tiles = chip.tiles and all(tiled(format, call.x) for format in form.formats)
+        in_tiles = all(tiled(format, call.x, chip.tiles) for format in form.formats)
         launches = _in_tiles(call, chip) if in_tiles else _many_rows(call, chip)
     elif not call.gated:
         launches = _few_rows(call, chip, form.rows)
@@ -129,7 +129,8 @@ def _launch(
     outputs += [Output("sum", (call.m, call.k), call.x)] * bool(kernel.summed)
     numbers: tuple[int, ...]
     if call.m > GEMV_ROWS[-1]:
-        tile = choose_tile(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
+        choose = choose_tile if chip.tiles else choose_matrix_tile
+        tile = choose(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
         kernel = replace(kernel, rows=tile)
         workgroups, threads = tile.workgroups(call.m, columns_of, kernel.gated), tile.threads
         numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))

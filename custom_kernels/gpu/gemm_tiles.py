@@ -1,4 +1,4 @@
-"""Which tiles fragment_gemm.h has for matmuls of many rows on an NVIDIA GPU, and which of them a matmul takes."""
+"""The tiles that matmuls of many rows are done in, on NVIDIA's GPUs (fragment_gemm.h) and AMD's (matrix_gemm.h)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from ..choices import Choices, Question
 from .elements import with_elements
 
 WAVE = 32
+MATRIX_THREADS, MATRIX_WIDTH = 256, {16: 32, 64: 128}  # of AMD's: threads; weight rows, by rows of x
 BUSY = 200  # workgroups of four waves that keep 132 multiprocessors busy
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A workgroup's: rows of x; waves side by side, of 32 weight rows each; groups of waves that share the columns."""
+    """A workgroup's: rows of x; waves side by side, of 32 weight rows each; groups of waves that share the columns.
+    AMD's, of eight waves, have no such choice: no waves."""
 
     rows: int
     waves_n: int
@@ -22,16 +24,16 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """ "64x4x1"."""
-        return f"{self.rows}x{self.waves_n}x{self.waves_k}"
+        """ "64x4x1", AMD's "64w"."""
+        return f"{self.rows}x{self.waves_n}x{self.waves_k}" if self.waves_n else f"{self.rows}w"
 
     @property
     def threads(self) -> int:
-        return WAVE * self.waves_n * self.waves_k
+        return WAVE * self.waves_n * self.waves_k or MATRIX_THREADS
 
     def workgroups(self, m: int, columns: Sequence[int], gated: bool = False) -> int:
         """For m rows of x and weights of so many rows each; gated: of two that share tiles, columns of one."""
-        width = WAVE * self.waves_n // (1 + gated)
+        width = (WAVE * self.waves_n or MATRIX_WIDTH[self.rows]) // (1 + gated)
         return -(-m // self.rows) * sum(-(-n // width) for n in columns)
 
 
@@ -41,14 +43,27 @@ _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
 
 
-def tiled(kernel: str, x: str) -> bool:
-    """Whether weights of those kernels have tiles: float32 times float32 does not, whose 24 bits tiles do not keep."""
-    return (kernel, x) != ("f32", "f32")
+def tiled(kernel: str, x: str, nvidia: bool) -> bool:
+    """Whether weights of those kernels have tiles: float32 times float32 does not, whose 24 bits tiles do not keep, and
+    on AMD's GPUs no float16 that the units of x do not hold."""
+    if nvidia or kernel not in ("f32", "f16"):
+        return (kernel, x) != ("f32", "f32")
+    return kernel == x == "f16"
 
 
 def tile_of(name: str) -> Tile:
     """The tile of that name."""
-    return Tile(*map(int, name.split("x")))
+    return Tile(int(name.removesuffix("w")), 0, 0) if name.endswith("w") else Tile(*map(int, name.split("x")))
+
+
+def choose_matrix_tile(
+    kernel: str, x: str, m: int, columns: Sequence[int], k: int, choices: Choices, gated: bool = False
+) -> Tile:
+    """The same on AMD's GPUs: the smallest that holds all rows, else the widest."""
+    rule = next((rows for rows in MATRIX_WIDTH if m <= rows), max(MATRIX_WIDTH))
+    question = Question("gated_matrix_tile" if gated else "matrix_tile", with_elements(kernel, x), m, (*columns, k))
+    options = [{"tile": f"{rows}w"} for rows in MATRIX_WIDTH]
+    return tile_of(str(choices.pick(question, {"tile": f"{rule}w"}, options)["tile"]))
 
 
 def choose_tile(

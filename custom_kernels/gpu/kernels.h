@@ -84,7 +84,7 @@
 #define MATRIX_GEMM(symbol, X, format, M)                                              \
   KERNEL(MATRIX_THREADS)                                                               \
   void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k) {              \
-    MatrixGemm<M, decltype(WEIGHT_##format), X>().run(x, WEIGHT_##format, y, m, n, k); \
+    matrix_gemm<M>(x, WEIGHT_##format, y, m, n, k);                                    \
   }
 
 // Affine formats: bits, group, types of scale and bias (f32, f16, BF16).
@@ -107,7 +107,7 @@
   KERNEL(MATRIX_THREADS)                                                                                      \
   void symbol(IN(X, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(X, y), u32 m, u32 n, u32 k) {          \
     using Weight = Affine<BITS, GROUP, S, B>;                                                                 \
-    MatrixGemm<M, Weight, X>().run(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k); \
+    matrix_gemm<M>(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k);                 \
   }
 
 #define ARGMAX           \
@@ -165,7 +165,7 @@
                                  {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
   }
 
-// The same of many rows, without the norm: tiles of TILE, see fragment_gemm.h.
+// The same of many rows, without the norm. TILE: see fused_gemm.h.
 #define FUSED_GEMM(symbol, X, threads, TILE, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)               \
   KERNEL(threads)                                                                                                \
   void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 stride, u32 column, u32 activation, u32 limit_bits,             \
@@ -175,7 +175,7 @@
     Tensor tensors[] = {INSIDE TENSORS};                                                                         \
     const FusedRows rows[] = {INSIDE ROWS};                                                                      \
     (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
-    fused_gemm<FragmentTile<INSIDE TILE>, Tensor, Form>(                                                         \
+    fused_gemm<INSIDE TILE, Tensor, Form>(                                                                       \
         x, tensors, rows, y, {m, k, stride, column, activation, BITS(limit_bits), BITS(scale_bits), RESIDUAL});  \
   }
 

@@ -59,7 +59,7 @@ def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
 
 def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
-    if tile := re.search(r"_m(\d+x\dx\d)", symbol):
+    if tile := re.search(r"_m(\d+x\dx\d|\d+w)", symbol):
         return tile_of(tile[1]).threads
     if symbol.startswith("strixhlo_moe_one"):
         return 512

@@ -14,7 +14,7 @@ from ..ops.formats import WeightFormat
 from ..ops.launch import Launch, Output
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
-from .gemm_tiles import choose_tile, tiled
+from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import (
     DENSE,
     GEMM_ROWS,
@@ -155,8 +155,8 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Ch
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)
         symbol = with_elements(f"strixhlo_gemv_{name}_m{rows}", x)
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
-    if chip.tiles and tiled(name, x):
-        tile = choose_tile(name, x, m, (n,), k, chip.choices)
+    if tiled(name, x, chip.tiles) and (chip.tiles or name == "f16"):
+        tile = (choose_tile if chip.tiles else choose_matrix_tile)(name, x, m, (n,), k, chip.choices)
         symbol = with_elements(f"strixhlo_fused_gemm_{name}_1_m{tile.name}", x)
         scalars = (m, k, n, 0, len(ACTIVATIONS), 0, 0, 0, n, 0, 0, 0, 0)
         return (Launch(symbol, inputs, outputs, scalars, tile.workgroups(m, (n,)), tile.threads),)

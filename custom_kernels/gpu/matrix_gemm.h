@@ -68,11 +68,13 @@ DEVICE void split(f32x4 x, u32x2& high, u32x2& low) {
   low = {bf16_pair(l[0], l[1]), bf16_pair(l[2], l[3])};
 }
 
-template <u32 TM, class W, class X>
+// PAIRED: of a tile's rows of weights 16 are of one weight, 16 of another, in turn.
+template <u32 TM, class W, class X, bool PAIRED = false>
 struct MatrixGemm {
   using Tiles = MatrixTiles<TM, W, X>;
   using Shape = MatrixShape<TM>;
   using U = typename MatrixUnits<W, X>::U;
+  static constexpr u32 M = TM, COLUMNS = PAIRED ? Shape::N / 2 : Shape::N;  // of y
   static constexpr u32 TERMS = Tiles::TERMS, GROUP = Tiles::GROUP, K_STEP = Shape::K, STRIDE = Shape::STRIDE;
   static constexpr bool UNSCALED = Element<U>::BITS == 8;  // codes go in without UNIT, which keeps float16's normal
   static constexpr u32 ROWS_OF_WAVE = TM / Shape::WAVES_M, COLUMNS_OF_WAVE = Shape::N / Shape::WAVES_N;
@@ -86,16 +88,25 @@ struct MatrixGemm {
   Tile sum[FRAGMENTS_M][FRAGMENTS_N];
 
   // Loads the columns from `start` on; beyond the end any, which `stage` drops.
-  MEMBER void fetch(const GLOBAL X* x, const W& weight, u32 first_m, u32 first_n, u32 m, u32 n, u32 k, u32 start) {
+  template <class Source>
+  MEMBER void fetch(const GLOBAL X* x, const W& first, const W& second, u32 first_a, u32 first_b, u32 n, u32 k,
+                    u32 first_n, u32 start, const Source& source) {
+    constexpr u32 RUNS = K_STEP / W::RUN;
+    const u32 wave = wave_id();
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
-      const u32 item = i * MATRIX_THREADS + thread_id();
-      const u32 row = smaller(first_m + item / (K_STEP / 4), m - 1);
-      next_x[i] = ask4(x, (u64)row * (k / 4) + smaller(start / 4 + item % (K_STEP / 4), k / 4 - 1));
+      const u32 item = i * MATRIX_THREADS + thread_id(), column = start / 4 + item % (K_STEP / 4);
+      next_x[i] = ask4(x, (u64)source(item / (K_STEP / 4)) * (k / 4) + smaller(column, k / 4 - 1));
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
-      const u32 item = i * MATRIX_THREADS + thread_id();
-      const u32 row = smaller(first_n + item / (K_STEP / W::RUN), n - 1);
-      next_w[i] = weight.load(row, smaller(start / W::RUN + item % (K_STEP / W::RUN), weight.runs - 1));
+      const u32 item = i * MATRIX_THREADS + thread_id(), row = item / RUNS;
+      const u32 run = smaller(start / W::RUN + item % RUNS, first.runs - 1);
+      const bool of_second = PAIRED && (i * MATRIX_THREADS / RUNS + wave * (WAVE / RUNS)) / 16 % 2;  // of all the wave
+      const u32 at = smaller(first_n + (PAIRED ? row / 32 * 16 + row % 16 : row), n - 1);
+      if (of_second) {
+        next_w[i] = second.load(first_b + at, run);
+      } else {
+        next_w[i] = first.load(first_a + at, run);
+      }
     }
   }
 
@@ -175,22 +186,24 @@ struct MatrixGemm {
     }
   }
 
-  MEMBER void run(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
-    const u32 tiles_m = ceil_div(m, TM), wave = wave_id();
-    const u32 first_m = workgroup_id() % tiles_m * TM, first_n = workgroup_id() / tiles_m * Shape::N;
-    const u32 wave_m = wave % Shape::WAVES_M * ROWS_OF_WAVE;
+  // As FragmentGemm::run.
+  template <class Source, class Store>
+  MEMBER void run(const GLOBAL X* x, W a, W b, u32 first_a, u32 first_b, u32 n, u32 k, u32 first_n, const Source& source,
+                  const Store& store) {
+    const u32 wave = wave_id(), wave_m = wave % Shape::WAVES_M * ROWS_OF_WAVE;
     const u32 wave_n = wave / Shape::WAVES_M % Shape::WAVES_N * COLUMNS_OF_WAVE;
     const u32 first_group = wave / (Shape::WAVES_M * Shape::WAVES_N) * GROUPS_OF_WAVE;
-    weight.runs = k / W::RUN;
+    a.runs = b.runs = k / W::RUN;
     UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) sum[i][j] = {};
     }
-    fetch(x, weight, first_m, first_n, m, n, k, 0);
+    fetch(x, a, b, first_a, first_b, n, k, first_n, 0, source);
     u32 buffer = 0;
     for (u32 start = 0; start < k; start += K_STEP) {
       stage(k, start, buffer);
       barrier();  // with two buffers also the end of the step before the last
-      fetch(x, weight, first_m, first_n, m, n, k, start + K_STEP < k ? start + K_STEP : start);
+      const u32 next = start + K_STEP < k ? start + K_STEP : start;
+      fetch(x, a, b, first_a, first_b, n, k, first_n, next, source);
       UNROLL for (u32 g = 0; g < GROUPS_OF_WAVE; g++) add_group(first_group + g, wave_m, wave_n, buffer);
       if constexpr (Tiles::BUFFERS == 1) {
         barrier();
@@ -198,43 +211,56 @@ struct MatrixGemm {
         buffer ^= 1;
       }
     }
-    if constexpr (Tiles::BUFFERS == 2 && Shape::WAVES_K > 1) barrier();
     if constexpr (Shape::WAVES_K > 1) {
-      store_sum(y, first_m, first_n, m, n);
-    } else {
-      each([&](u32 row, u32 column, f32 value) __attribute__((always_inline)) {
-        row += first_m + wave_m;
-        column += first_n + wave_n;
-        if (row < m && column < n) store(y, (u64)row * n + column, value);
-      });
+      if constexpr (Tiles::BUFFERS == 2) barrier();
+      store_sum(first_n, store);
+      return;
     }
-  }
-
-  // Calls f(row, column, value) for what this lane has of the wave's sums.
-  template <class F>
-  MEMBER void each(F f) {
     UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
-      UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) {
-        UNROLL for (u32 e = 0; e < 8; e++) f(16 * i + row_of(e), 16 * j + column_of(e), sum[i][j].of[e]);
+      UNROLL for (u32 j = 0; j < FRAGMENTS_N; j += 1 + PAIRED) {
+        UNROLL for (u32 e = 0; e < 8; e++) {
+          const u32 column = (PAIRED ? wave_n / 2 + 8 * j : wave_n + 16 * j) + column_of(e);
+          store(wave_m + 16 * i + row_of(e), first_n + column, sum[i][j].of[e], sum[i][j + PAIRED].of[e]);
+        }
       }
     }
   }
 
   // The sum of all waves, first wave first, through the local memory of the tiles.
-  MEMBER void store_sum(GLOBAL X* y, u32 first_m, u32 first_n, u32 m, u32 n) {
-    constexpr u32 ITEMS = TM * Shape::N;
+  template <class Store>
+  MEMBER void store_sum(u32 first_n, const Store& store) {
+    constexpr u32 N = Shape::N, ITEMS = TM * N;
     static_assert(Shape::WAVES_K * ITEMS * 4 <= sizeof(Tiles::w));
     LOCAL f32* sums = (LOCAL f32*)Tiles::w;
     const u32 wave = wave_id();
-    each([&](u32 row, u32 column, f32 value) __attribute__((always_inline)) {
-      sums[wave * ITEMS + row * Shape::N + column] = value;
-    });
+    UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
+      UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) {
+        UNROLL for (u32 e = 0; e < 8; e++) {
+          sums[wave * ITEMS + (16 * i + row_of(e)) * N + 16 * j + column_of(e)] = sum[i][j].of[e];
+        }
+      }
+    }
     barrier();
-    for (u32 item = thread_id(); item < ITEMS; item += MATRIX_THREADS) {
-      f32 total = 0.0f;
-      UNROLL for (u32 w = 0; w < Shape::WAVES_K; w++) total += sums[w * ITEMS + item];
-      const u32 row = first_m + item / Shape::N, column = first_n + item % Shape::N;
-      if (row < m && column < n) store(y, (u64)row * n + column, total);
+    for (u32 item = thread_id(); item < TM * COLUMNS; item += MATRIX_THREADS) {
+      const u32 row = item / COLUMNS, column = item % COLUMNS;
+      f32 total[1 + PAIRED] = {};
+      UNROLL for (u32 p = 0; p <= PAIRED; p++) {
+        UNROLL for (u32 w = 0; w < Shape::WAVES_K; w++) total[p] += sums[w * ITEMS + row * N + 16 * p + column];
+      }
+      store(row, first_n + column, total[0], total[PAIRED]);
     }
   }
 };
+
+template <u32 TM, class W, class X>
+DEVICE void matrix_gemm(const GLOBAL X* x, const W& weight, GLOBAL X* y, u32 m, u32 n, u32 k) {
+  using Gemm = MatrixGemm<TM, W, X>;
+  const u32 tiles_m = ceil_div(m, TM), first_m = workgroup_id() % tiles_m * TM;
+  const u32 first_n = workgroup_id() / tiles_m * Gemm::COLUMNS;
+  Gemm().run(
+      x, weight, weight, 0, 0, n, k, first_n,
+      [&](u32 row) __attribute__((always_inline)) { return smaller(first_m + row, m - 1); },
+      [&](u32 row, u32 column, f32 value, f32) __attribute__((always_inline)) {
+        if (first_m + row < m && column < n) store(y, (u64)(first_m + row) * n + column, value);
+      });
+}

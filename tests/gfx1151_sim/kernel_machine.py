@@ -65,6 +65,12 @@ TILED = {
     "64x4x2": ("affine4_g64_bf16_bf16_1",),
     "64x4x1": ("q4_0_1", "bf16_1", "q4_0_2g"),
 }
+# And on AMD's.
+MATRIX_TILED = {
+    "64w": ("q4_1_3", "q4_1_2g", "bf16_3b", "q8_0_1b", "q8_0_2b", "q8_0_1br", "q4_0_2g"),
+    "16w": ("q8_0_1br", "q4_0_2g"),
+}
+MATRIX_TILED_MORE = ("q4_0_1b",)
 TILED_MORE = ("f16_1", "q4_0_1b")
 FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 
@@ -81,8 +87,10 @@ def relatives(symbol: str) -> str:
 
 def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "stripes of" and
-    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "fused" of the fused ones, itself of
-    attention on the matrix units, "" for others."""
+    "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "matrix tiles" of many on AMD's, "fused" of
+    the other fused ones, itself of attention on the matrix units, "" for others."""
+    if re.fullmatch(r"strixhlo_fused_gemm_\w+_m\d+w(_more)?", symbol):
+        return "matrix tiles"
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_"):
@@ -126,6 +134,9 @@ def _kernels_of(name: str, dtype: str) -> list[str]:
     if name == "fused":
         into_y = [f"strixhlo_fused_{kernel}_m{m}_more" for kernel in FUSED_MORE for m in GEMV_ROWS]
         return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y
+    if name == "matrix tiles":
+        made = [f"strixhlo_fused_gemm_{form}_m{tile}" for tile, forms in MATRIX_TILED.items() for form in forms]
+        return [*made, *(f"strixhlo_fused_gemm_{form}_m64w_more" for form in MATRIX_TILED_MORE)]
     if name.startswith("tiles of "):
         return [symbol for symbol in _tiled_kernels(dtype) if _family(symbol) == name]
     if flash_line(name):

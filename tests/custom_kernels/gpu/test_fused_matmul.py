@@ -38,3 +38,13 @@ def test_against_the_reference(run_launches, case, m):
         if m < 8:
             for alone, together in zip(results, launched(run_launches, case, 8)[0], strict=True):
                 assert together[:m].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("case", ["residual", "gated"])
+def test_up_to_16_rows(run_launches, case):
+    """Tiles whose waves share the columns."""
+    (got,), launches = launched(run_launches, case, 12)
+    attributes, operands = operands_of(case, 12)
+    want = np.asarray(reference(*map(jnp.asarray, operands.values()), **attributes))
+    assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+    assert len(launches) == 1 + attributes["normed"]
