@@ -61,9 +61,9 @@ def choose_matrix_tile(
 ) -> Tile:
     """The same on AMD's GPUs: the smallest that holds all rows, else the widest."""
     rule = next((rows for rows in MATRIX_WIDTH if m <= rows), max(MATRIX_WIDTH))
-    question = Question("gated_matrix_tile" if gated else "matrix_tile", with_elements(kernel, x), m, (*columns, k))
-    options = [{"tile": f"{rows}w"} for rows in MATRIX_WIDTH]
-    return tile_of(str(choices.pick(question, {"tile": f"{rule}w"}, options)["tile"]))
+    question = Question("gated_gemm" if gated else "gemm", with_elements(kernel, x), m, (*columns, k))
+    chosen = choices.pick(question, {"tile": rule}, [{"tile": rows} for rows in MATRIX_WIDTH])
+    return Tile(int(chosen["tile"]), 0, 0)
 
 
 def choose_tile(
