@@ -29,6 +29,7 @@ SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
+FEW_TOKENS = 16  # at most, for moe_rows.h: each is summed as alone
 FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
 MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
 MATRIX_ROWS = 16  # sorted rows of an expert from which they are worth it
@@ -73,9 +74,9 @@ class Experts:
         """Of a row."""
         return self.columns // self.run
 
-    def few(self, chip: Chip) -> bool:
+    def few(self, chip: Chip, tokens: int) -> bool:
         """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
-        return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32"
+        return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32" and tokens <= FEW_TOKENS
 
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
@@ -133,7 +134,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     if (
         t == 1
         and gate == up
-        and not gate.few(chip)
+        and not gate.few(chip, t)
         and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS
     ):
         launches = [_of_one(chip, gate, (*parts, *norm), gate_up(biased, normed), (*how, *rms))]
@@ -165,7 +166,7 @@ def _together(
     lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
-    if weight.few(chip):
+    if weight.few(chip, tokens):
         workgroups, symbol = _ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
         shape = (*shape[:-1], workgroups)
     h, scalars = Output("h", (pairs, weight.n), weight.x), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
@@ -217,7 +218,7 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     down = tuple(f"down.{name}" for name in part_names(format, weight.n, columns))
     bias = ("bias",) if biased else ()
     operands = ("h", "weights", "places", *ROUTING, *down, *bias)
-    if t == 1 and not weight.few(chip):
+    if t == 1 and not weight.few(chip, t):
         return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
     rows = _rows(chip, weight, "h", down, "down", t, pairs)
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
@@ -249,7 +250,7 @@ def _rows(
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)
-    if weight.few(chip):
+    if weight.few(chip, tokens):
         workgroups, symbol = _ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
         shape = (*shape[:-2], workgroups, shape[-1])
     launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]

@@ -70,7 +70,7 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     known = dict(zip(names, types, strict=True))
     own = {w: [v for n, v in known.items() if n.startswith(f"{w}.")] for w in ("gate", "up", "down")}
     gate, up = (experts_of(a["format"], experts, hidden, a["k"], own[w], x) for w in ("gate", "up"))
-    if gate is None or up != gate or not gate.few(chip) or logits != "f32":
+    if gate is None or up != gate or not gate.few(chip, t) or logits != "f32":
         return None
     down = experts_of(a["format"], experts, gate.n, a["k"], own["down"], x)
     if down is None or down.kernel != gate.kernel:

@@ -1,0 +1,64 @@
+"""A mixture of experts of one token is one dispatch where the target has a kernel for all of it."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from moe_cases import expert_weights
+
+from strixhlo.compile.compile import lower_without_kernels
+from strixhlo.compile.targets import parse_target
+from strixhlo.custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
+from strixhlo.custom_kernels.ops.moe_route import moe_route
+
+
+def program(tokens: int, layers: int = 2, **routing) -> str:
+    """StableHLO of some layers of experts in mxfp4, one after the other."""
+    parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
+
+    def main(x, logits, positions):
+        for _ in range(layers):
+            routed = moe_route(logits, positions, k=2, normalize=True, **routing)
+            h = moe_gate_up(x, routed, parts["gate"], parts["up"], format="mxfp4", norm=x[0], epsilon=1e-6)
+            x = moe_down(h, routed, parts["down"], format="mxfp4")
+        return x
+
+    shapes = (((tokens, 64), np.float32), ((tokens, 8), np.float32), ((tokens,), np.int32))
+    exported = jax.export.export(jax.jit(main))(*(jax.ShapeDtypeStruct(*s) for s in shapes))
+    return exported.mlir_module()
+
+
+def test_one_token_is_one_dispatch_on_cuda():
+    lowered = lower_without_kernels(program(1), parse_target("cuda"), "f32", None)
+    text = str(lowered.program)
+    assert len(re.findall(r"::@strixhlo_moe_one_normed_gemv_mxfp4", text)) == 2
+    assert "moe_route_e" not in text.partition("hal.executable.source")[0]
+    # One tensor of counters, filled once, and handed from one launch to the next.
+    assert len(re.findall(r"flow.tensor.splat", text)) == 1
+    assert lowered.report["kernel_dispatches"] == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "tokens", "routing"), [("rocm", 1, {}), ("cuda", 1, {"groups": 4}), ("cuda", 2, {})]
+)
+def test_others_keep_their_launches(target, tokens, routing):
+    lowered = lower_without_kernels(program(tokens, 1, **routing), parse_target(target), "f32", None)
+    assert lowered.report["kernel_dispatches"] == (3 if target == "rocm" else 5)
+    assert "moe_one" not in str(lowered.program)
+
+
+def test_what_somebody_else_wants_stays():
+    parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
+
+    def main(x, logits, positions):
+        routed = moe_route(logits, positions, k=2)
+        h = moe_gate_up(x, routed, parts["gate"], parts["up"], format="mxfp4")
+        return moe_down(h, routed, parts["down"], format="mxfp4"), routed.ids
+
+    shapes = ((jnp.float32, (1, 64)), (jnp.float32, (1, 8)), (jnp.int32, (1,)))
+    text = jax.export.export(jax.jit(main))(*(jax.ShapeDtypeStruct(s, d) for d, s in shapes)).mlir_module()
+    assert "moe_one" not in str(lower_without_kernels(text, parse_target("cuda"), "f32", None).program)
