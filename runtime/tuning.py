@@ -59,7 +59,10 @@ def _begun(plan: Plan, folder: Path, about: tuple[str, str]) -> Measured:
         found = read_record(folder / MEASURED, Measured, "measurement")
     except StrixhloError:  # cut short, or of another version: it is measured again
         return fresh
-    return found if (found.key, found.device, found.driver) == (plan.key, *about) else fresh
+    if (found.key, found.device, found.driver) != (plan.key, *about):
+        return fresh
+    counts = dict(enumerate(len(t.candidates) for t in plan.trials))
+    return found.model_copy(update={"timings": {i: t for i, t in found.timings.items() if len(t) == counts.get(i)}})
 
 
 class _Trial:

@@ -94,7 +94,8 @@ def test_an_interrupted_run_goes_on(work: Path) -> None:
     whole = json.loads((work / MEASURED).read_text())
     assert len(whole["timings"]) == len(read_record(work / PLAN, Plan, "plan").trials)
     kept = {"0": whole["timings"]["0"]}
-    (work / MEASURED).write_text(json.dumps(whole | {"timings": kept}))
+    damaged = {"1": [], "77": whole["timings"]["1"]}  # of another plan: no use
+    (work / MEASURED).write_text(json.dumps(whole | {"timings": kept | damaged}))
     said = run("tune", "--measure", work, "--rounds", 1).splitlines()
     assert said[0].startswith("2 of ")
     assert json.loads((work / MEASURED).read_text())["timings"]["0"] == kept["0"]

@@ -20,7 +20,7 @@ from strixhlo.bundle import VMFB, Bundle, KVCache, open_bundle
 from strixhlo.compile.compile import Lowered, compile_bundle, lower_program
 from strixhlo.compile.hsaco import code_objects, kernels
 from strixhlo.compile.iree_compile import iree_compile
-from strixhlo.compile.report import entry_report, load_widths, report_lines
+from strixhlo.compile.report import entry_report, load_widths, report_lines, waves_per_simd
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMM_ROWS, GEMV_ROWS, GEMV_WEIGHT_ROWS, WIDE, build_hsaco
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
@@ -93,13 +93,28 @@ def test_report_of_a_compiled_bundle(tiny: Bundle, tmp_path: Path) -> None:
     assert {"strixhlo_fused_bf16_1r_m1", "strixhlo_rope_and_append_f16", attention} <= set(ours)
     assert all(k["load_bytes"] for k in ours.values())
     assert len(build.report["kernels"]) > len(ours)  # the compiler's own are listed too
+    assert all(1 <= k["waves_per_simd"] <= 16 for k in build.report["kernels"].values())
+    decode, entry = build.report["decode"], build.report["entries"]["decode_1"]
+    assert decode["dispatches_per_token"] == entry["dispatches"]
+    assert decode["predicted_tokens_per_second"] == pytest.approx(212e9 / decode["bytes_per_token"], rel=1e-3)
     printed = "\n".join(report_lines(build.report))
+    assert "tok/s at 212 GB/s" in printed and "choices: " in printed
     assert "decode_1: " in printed and "strixhlo_fused_bf16_1r_m1" in printed
     vmfb = (bundle.target_dir("rocm") / VMFB).read_bytes()
     holders = [c for c in code_objects(vmfb) if any(k[".name"].startswith("strixhlo_") for k in kernels(c))]
     assert len(holders) == 1  # the code object is stored once, however many calls there are
     assert any(p.suffix == ".hsaco" for p in kept.iterdir())
     assert not compile_bundle(bundle, ROCM, activations="f32", keep_intermediates=None, say=lambda _: None).fresh
+
+
+def test_waves_that_a_simd_holds() -> None:
+    """1,536 registers in steps of 24; 128 KiB of local memory for four SIMDs."""
+    kernel = {".vgpr_count": 96, ".group_segment_fixed_size": 0, ".max_flat_workgroup_size": 256, ".wavefront_size": 32}
+    assert waves_per_simd(kernel) == 16
+    assert waves_per_simd(kernel | {".vgpr_count": 97}) == 12
+    assert waves_per_simd(kernel | {".vgpr_count": 256}) == 5
+    assert waves_per_simd(kernel | {".group_segment_fixed_size": 38912}) == 6  # three workgroups of eight waves
+    assert waves_per_simd(kernel | {".group_segment_fixed_size": 38912, ".workgroup_processor_mode": 0}) == 4
 
 
 def test_a_step_updates_the_cache_in_place_and_shares_weights(tmp_path: Path) -> None:
