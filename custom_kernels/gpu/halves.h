@@ -12,10 +12,12 @@
 enum Order { LINEAR, NEIGHBOURS };
 
 #if defined(__NVPTX__)
-// a * b + c, which clang and ptxas would make a shift and an addition.
+// a * b + c as one instruction of the multipliers, since decoding has too many for the other units: so b must not look
+// like the constant that it is. Grids are one-dimensional: %ctaid.z is 0.
 DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
-  u32 result;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  u32 result, zero;
+  asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b + zero), "r"(c));
   return result;
 }
 // Bytes 0 and 1 of a word in bytes 0 and 2, with zeros between.
@@ -86,7 +88,7 @@ DEVICE f32 number_at(const LOCAL u8* strip, u32 i) {
   }
 }
 
-// Halves<W>: STRIPS of a row, WORDS of each (0: there is none); strip<S>(w, row, end, piece): strip S of row `row`, which
+// Halves<W>: STRIPS of a row, WORDS of each (0: there is none), FOUR bytes on after four pieces; strip<S>(w, row, end, piece): strip S of row `row`, which
 // is below `end`; scales(at, block, scale, minimum): from where the strips are in local memory the scales and the minimum
 // of block 0 to 3. A result is multiplied by `whole` in the end.
 template <class W>
@@ -101,6 +103,7 @@ struct ScalesOfQuantized {
   static constexpr u32 OF_SCALES = SUPER_GROUP ? words_of_strip<4, 4>() : words_of_strip<8, 2>();
   static constexpr u32 OF_SUPERS = SUPER_GROUP ? words_of_strip<2, 2>() : 0;
   static constexpr u32 WORDS[4] = {OF_SCALES, HAS_MINIMUM ? OF_SCALES : 0, OF_SUPERS, HAS_MINIMUM ? OF_SUPERS : 0};
+  static constexpr u32 FOUR[4] = {16 * sizeof(Scale), 16 * sizeof(Scale), 8 / PIECES, 8 / PIECES};
   template <u32 S, class W>
   DEVICE Strip strip(const W& w, u32 row, u32 end, u32 piece) {
     if constexpr (S < 2) {
@@ -128,6 +131,7 @@ struct ScalesOfAffine {
   static constexpr u32 STRIPS = 2, SHARERS = GROUP / 32, COUNT = 4 / SHARERS;
   static constexpr u32 WORDS[2] = {words_of_strip<COUNT * sizeof(S), sizeof(S)>(),
                                    words_of_strip<COUNT * sizeof(B), sizeof(B)>()};
+  static constexpr u32 FOUR[2] = {4 * COUNT * sizeof(S), 4 * COUNT * sizeof(B)};
   template <u32 STRIP, class W>
   DEVICE Strip strip(const W& w, u32 row, u32 end, u32 piece) {
     const u64 groups = w.runs / SHARERS, start = row * groups + COUNT * piece;
@@ -147,6 +151,7 @@ template <bool NVIDIA>
 struct ScalesInBytes {
   using Scale = If<NVIDIA, u16, u8>;
   static constexpr u32 STRIPS = 1, WORDS[1] = {words_of_strip<4 * sizeof(Scale), sizeof(Scale)>()};
+  static constexpr u32 FOUR[1] = {16 * sizeof(Scale)};
   template <u32, class W>
   DEVICE Strip strip(const W& w, u32 row, u32 end, u32 piece) {
     return strip_of<Scale>(w.parts.scale, (u64)row * w.runs + 4 * piece, (u64)end * w.runs);
@@ -170,7 +175,7 @@ struct ScalesInBytes {
 // One float32 for all four blocks.
 template <Scaling SCALING>
 struct ScaleOfPiece {
-  static constexpr u32 STRIPS = 1, WORDS[1] = {1};
+  static constexpr u32 STRIPS = 1, WORDS[1] = {1}, FOUR[1] = {SCALING == BLOCKS_OF_128 ? 16 : 0};
   template <u32, class W>
   DEVICE Strip strip(const W& w, u32 row, u32 end, u32 piece) {
     if constexpr (SCALING == TENSOR) return strip_of<f32>(w.parts.scale, 0, 1);

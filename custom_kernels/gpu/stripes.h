@@ -44,6 +44,10 @@ struct Stripes {
   static constexpr u32 ROW_BYTES = PIECE * H::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;  // rows g in different banks
   static constexpr u32 COPIES = STRIPE * ROW_BYTES / 16 / WAVE;
   static constexpr u32 first_word(u32 strip) { return strip ? first_word(strip - 1) + STRIPE * H::WORDS[strip - 1] : 0; }
+  static constexpr u32 first_copy(u32 strip) {
+    return strip ? first_copy(strip - 1) + (STRIPE * H::WORDS[strip - 1] + WAVE - 1) / WAVE : 0;
+  }
+  static constexpr u32 STRIP_COPIES = first_copy(H::STRIPS);
   static constexpr u32 PIECE_BYTES = STRIPE * ROW_STRIDE + first_word(H::STRIPS) * 4;
   static constexpr u32 X_BYTES = M * COLUMNS * TERMS * 2, UNIT_BYTES = M * COLUMNS / BLOCK * 8;
   static constexpr u32 SLOT_BYTES = STRIPE_WAVES * TILES * WAVE * 8 * OF_LANE;
@@ -72,48 +76,93 @@ struct Stripes {
     return ((LOCAL Sums*)(local() + SUMS_AT))[((wave * SLOTS + slot) * TILES + tile) * WAVE + lane];
   }
 
-  DEVICE void ask_for_piece(const StripeRows<W>& rows, u32 piece, u32 row_bytes, LOCAL u8* to) {
+  // What a lane copies of each piece of a stripe: 16 bytes of codes of some rows, words of strips of some.
+  struct Feed {
+    const GLOBAL u8* codes[COPIES];
+    u32 room[COPIES];  // bytes of the row from the lane's place in its first piece on; 0: no such row
+    const GLOBAL u8* words[STRIP_COPIES];
+    u32 left[STRIP_COPIES];  // bytes that may be read
+  };
+
+  DEVICE Feed feed_of(const StripeRows<W>& rows, u32 piece, u32 row_bytes) {
+    Feed feed;
     UNROLL for (u32 i = 0; i < COPIES; i++) {
       const u32 item = i * WAVE + lane_id(), row = item / (ROW_BYTES / 16), at = item % (ROW_BYTES / 16) * 16;
       const bool high = i * WAVE / (ROW_BYTES / 16) >= 8;  // the same for the whole wave
       const u32 of_tensor = high ? rows.high_first + row - 8 : rows.low_first + row;
-      const bool there = of_tensor < (high ? rows.high_end : rows.low_end) && piece * ROW_BYTES + at < row_bytes;
+      const bool there = of_tensor < (high ? rows.high_end : rows.low_end);
       const GLOBAL u8* codes = (const GLOBAL u8*)(high ? rows.high : rows.low).parts.codes;
-      const u64 offset = there ? (u64)of_tensor * row_bytes + piece * ROW_BYTES + at : 0;
-      copy_async((LOCAL u32x4*)(to + row * ROW_STRIDE + at), (const GLOBAL u32x4*)(codes + offset), there);
+      feed.room[i] = there && at < row_bytes ? row_bytes - at : 0;
+      feed.codes[i] = codes + (there ? (u64)of_tensor * row_bytes + piece * ROW_BYTES + at : 0);
     }
+    feed_strips(rows, piece, feed);
+    return feed;
   }
-
-  // The strips of a piece, from strip S on.
   template <u32 S = 0>
-  DEVICE void ask_for_strips(const StripeRows<W>& rows, u32 piece, LOCAL u8* to) {
+  DEVICE void feed_strips(const StripeRows<W>& rows, u32 piece, Feed& feed) {
     if constexpr (S < H::STRIPS) {
-      constexpr u32 COUNT = H::WORDS[S] ? H::WORDS[S] : 1, FIRST = first_word(S);
+      constexpr u32 COUNT = H::WORDS[S] ? H::WORDS[S] : 1, FIRST = first_copy(S);
       UNROLL for (u32 i = 0; i < STRIPE * H::WORDS[S]; i += WAVE) {
-        const u32 item = i + lane_id(), row = item / COUNT, word = item % COUNT;
+        const u32 item = i + lane_id(), row = item / COUNT;
         const u32 of_tensor = row < 8 ? rows.low_first + row : rows.high_first + row - 8;
         const u32 end = row < 8 ? rows.low_end : rows.high_end;
         const Strip strip = H::template strip<S>(row < 8 ? rows.low : rows.high, of_tensor, end, piece);
-        const u64 at = (strip.start & ~(u64)3) + 4 * word;
-        const bool inside = row < STRIPE && of_tensor < end && at < strip.end;
-        const u32 left = inside ? smaller((u32)(strip.end - at), 4u) : 0;
-        if (COUNT >= 2 || row < STRIPE) {
-          LOCAL u32* word_at = (LOCAL u32*)(to + STRIPE * ROW_STRIDE) + FIRST + item;
-          copy_word_async(word_at, strip.base + (inside ? at : 0), left);
-        }
+        const u64 at = (strip.start & ~(u64)3) + 4 * (item % COUNT);
+        const bool there = row < STRIPE && of_tensor < end && at < strip.end;
+        const u64 left = there ? strip.end - at : 0;
+        feed.left[FIRST + i / WAVE] = left < 0x40000000u ? (u32)left : 0x40000000u;
+        feed.words[FIRST + i / WAVE] = strip.base + (there ? at : 0);
       }
-      ask_for_strips<S + 1>(rows, piece, to);
+      feed_strips<S + 1>(rows, piece, feed);
     }
   }
-  // Where the strips of row `row` of a stripe are.
+
+  // Asks for piece `piece` of the stripe, and goes on to the wave's next.
+  DEVICE void ask_for_piece(Feed& feed, u32 piece, LOCAL u8* to) {
+    const u32 lane = lane_id(), row = lane / (ROW_BYTES / 16), at = lane % (ROW_BYTES / 16) * 16;
+    UNROLL for (u32 i = 0; i < COPIES; i++) {
+      LOCAL u8* place = to + (row + i * WAVE / (ROW_BYTES / 16)) * ROW_STRIDE + at;
+      copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)feed.codes[i], piece * ROW_BYTES < feed.room[i]);
+      feed.codes[i] += WAVES_K * ROW_BYTES;
+    }
+    ask_for_strips(feed, to);
+  }
   template <u32 S = 0>
-  DEVICE void find_strips(const W& w, u32 of_tensor, u32 piece, const LOCAL u8* from, u32 row,
-                          const LOCAL u8* (&at)[H::STRIPS]) {
+  DEVICE void ask_for_strips(Feed& feed, LOCAL u8* to) {
+    if constexpr (S < H::STRIPS) {
+      constexpr u32 FIRST = first_copy(S), WORD = first_word(S), STEP = H::FOUR[S] * WAVES_K / 4;
+      UNROLL for (u32 i = 0; i < STRIPE * H::WORDS[S]; i += WAVE) {
+        const GLOBAL u8*& from = feed.words[FIRST + i / WAVE];
+        u32& left = feed.left[FIRST + i / WAVE];
+        if (STRIPE * H::WORDS[S] >= WAVE || lane_id() < STRIPE) {
+          copy_word_async((LOCAL u32*)(to + STRIPE * ROW_STRIDE) + WORD + i + lane_id(), from, smaller(left, 4u));
+        }
+        from += STEP;
+        left -= smaller(left, STEP);
+      }
+      ask_for_strips<S + 1>(feed, to);
+    }
+  }
+
+  // Where in a piece the strips of row `row` of the stripe are.
+  template <u32 S = 0>
+  DEVICE void find_strips(const W& w, u32 of_tensor, u32 piece, u32 row, u32 (&at)[H::STRIPS]) {
     if constexpr (S < H::STRIPS) {
       constexpr u32 FIRST = first_word(S);
       const u32 shift = (u32)H::template strip<S>(w, of_tensor, of_tensor + 1, piece).start & 3u;
-      at[S] = from + STRIPE * ROW_STRIDE + 4 * (FIRST + row * H::WORDS[S]) + shift;
-      find_strips<S + 1>(w, of_tensor, piece, from, row, at);
+      at[S] = STRIPE * ROW_STRIDE + 4 * (FIRST + row * H::WORDS[S]) + shift;
+      find_strips<S + 1>(w, of_tensor, piece, row, at);
+    }
+  }
+  // The scales of this lane's block of a piece, block lane % 4, for rows g and g + 8; `inside`: the block is there.
+  DEVICE void read_scales(const LOCAL u8* piece, const u32 (&strips)[2][H::STRIPS], bool inside,
+                          f32 (&scale)[2][W::GROUPS], f32 (&minimum)[2]) {
+    UNROLL for (u32 i = 0; i < 2; i++) {
+      const LOCAL u8* at[H::STRIPS];
+      UNROLL for (u32 s = 0; s < H::STRIPS; s++) at[s] = piece + strips[i][s];
+      H::scales(at, lane_id() % 4, scale[i], minimum[i]);
+      UNROLL for (u32 s = 0; s < W::GROUPS; s++) scale[i][s] = inside ? scale[i][s] : 0.0f;
+      minimum[i] = inside ? minimum[i] : 0.0f;
     }
   }
 
@@ -186,29 +235,39 @@ struct Stripes {
   // of x into local memory, from `start` on; `there`: all of x is in it; `others` may still read what was there.
   template <class RowsOf, class Fill>
   DEVICE void sum_stripes(u32 count, u32 k, const RowsOf& rows_of, bool others, bool& there, const Fill& fill) {
+    constexpr u32 CHUNK = COLUMNS / PIECE;  // pieces of the columns of x that are in local memory at once
     const u32 wave = wave_id(), team = wave / WAVES_K, lane = lane_id();
     const u32 pieces = ceil_div(k, PIECE), row_bytes = k / 8 * H::BITS;
     const u32 own = count > team ? ceil_div(count - team, TEAMS) : 0;  // stripes of this wave
     LOCAL u8* ring = local() + wave * STAGES * PIECE_BYTES;
-    u32 asked_piece = own ? wave % WAVES_K : pieces, asked_slot = 0, asked_stage = 0;
+
+    // Pieces are asked for in the order in which they are used: by columns of x, then stripes, then pieces.
+    u32 asked_first = own ? wave % WAVES_K : pieces, asked_piece = asked_first, asked_end = smaller(pieces, CHUNK);
+    u32 asked_slot = 0, asked_stage = 0;
+    Feed feed = {};
+    if (asked_piece < pieces) feed = feed_of(rows_of(team), asked_piece, row_bytes);
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked_piece < pieces) {
-        const StripeRows<W> rows = rows_of(asked_slot * TEAMS + team);
-        ask_for_piece(rows, asked_piece, row_bytes, ring + asked_stage * PIECE_BYTES);
-        ask_for_strips(rows, asked_piece, ring + asked_stage * PIECE_BYTES);
+        ask_for_piece(feed, asked_piece, ring + asked_stage * PIECE_BYTES);
         asked_stage = asked_stage + 1 == STAGES ? 0 : asked_stage + 1;
-        if (++asked_slot == own) {
-          asked_slot = 0;
-          asked_piece += WAVES_K;
+        asked_piece += WAVES_K;
+        if (asked_piece >= asked_end) {
+          if (++asked_slot == own) {
+            asked_slot = 0;
+            asked_first += CHUNK;
+            asked_end = smaller(pieces, asked_end + CHUNK);
+          }
+          asked_piece = asked_first;
+          if (asked_piece < pieces) feed = feed_of(rows_of(asked_slot * TEAMS + team), asked_piece, row_bytes);
         }
       }
       end_group();
     };
-    UNROLL for (u32 i = 0; i < STAGES - 1; i++) ask();
+    _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) ask();
     if (others) barrier();  // the sums of before are read
     for (u32 i = 0; i < own * TILES; i++) sums(wave, i / TILES, i % TILES, lane) = {};
-    u32 piece = own ? wave % WAVES_K : pieces, slot = 0, stage = 0, start = 0;
-    for (; start < k; start += COLUMNS) {
+    u32 stage = 0;
+    for (u32 start = 0; start < k; start += COLUMNS) {
       if (!there) {
         if (start) barrier();
         const u32 columns = smaller(k - start, COLUMNS);
@@ -216,32 +275,26 @@ struct Stripes {
         barrier();
         there = columns == k;
       }
-      const u32 end = smaller(pieces, (start + COLUMNS) / PIECE);
-      while (piece < end) {
-        wait_for_groups<STAGES - 2>();
-        wave_meets();
-        ask();
-        const LOCAL u8* from = ring + stage * PIECE_BYTES;
+      const u32 first = start / PIECE + wave % WAVES_K, end = smaller(pieces, start / PIECE + CHUNK);
+      if (first >= end) continue;
+      for (u32 slot = 0; slot < own; slot++) {
         const StripeRows<W> rows = rows_of(slot * TEAMS + team);
-        f32 scale[2][W::GROUPS], minimum[2] = {};
-        UNROLL for (u32 i = 0; i < 2; i++) {
-          const LOCAL u8* at[H::STRIPS];
-          const u32 row = lane / 4 + 8 * i, of_tensor = lane / 4 + (i ? rows.high_first : rows.low_first);
-          find_strips(i ? rows.high : rows.low, of_tensor, piece, from, row, at);
-          H::scales(at, lane % 4, scale[i], minimum[i]);
-          const bool inside = piece * BLOCKS + lane % 4 < k / BLOCK;
-          UNROLL for (u32 s = 0; s < W::GROUPS; s++) scale[i][s] = inside ? scale[i][s] : 0.0f;
-          minimum[i] = inside ? minimum[i] : 0.0f;
-        }
+        u32 strips[2][H::STRIPS];
+        find_strips(rows.low, rows.low_first + lane / 4, first, lane / 4, strips[0]);
+        find_strips(rows.high, rows.high_first + lane / 4, first, lane / 4 + 8, strips[1]);
         Sums sum[TILES];
         UNROLL for (u32 tile = 0; tile < TILES; tile++) sum[tile] = sums(wave, slot, tile, lane);
-        add_piece(from, piece * BLOCKS - start / BLOCK, scale, minimum, sum);
-        UNROLL for (u32 tile = 0; tile < TILES; tile++) sums(wave, slot, tile, lane) = sum[tile];
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        if (++slot == own) {
-          slot = 0;
-          piece += WAVES_K;
+        _Pragma("nounroll") for (u32 piece = first; piece < end; piece += WAVES_K) {
+          wait_for_groups<STAGES - 2>();
+          wave_meets();
+          ask();
+          const LOCAL u8* from = ring + stage * PIECE_BYTES;
+          f32 scale[2][W::GROUPS], minimum[2] = {};
+          read_scales(from, strips, piece * BLOCKS + lane % 4 < k / BLOCK, scale, minimum);
+          add_piece(from, piece * BLOCKS - start / BLOCK, scale, minimum, sum);
+          stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
+        UNROLL for (u32 tile = 0; tile < TILES; tile++) sums(wave, slot, tile, lane) = sum[tile];
       }
     }
     wait_for_groups<0>();
