@@ -20,10 +20,20 @@ DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b + zero), "r"(c));
   return result;
 }
+// (a >> DOWN) + c, likewise.
+template <u32 DOWN>
+DEVICE u32 shift_and_add(u32 a, u32 c) {
+  u32 result, zero;
+  asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+  asm("mad.hi.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"((1u << (32 - DOWN)) + zero), "r"(c));
+  return result;
+}
 // Bytes 0 and 1 of a word in bytes 0 and 2, with zeros between.
 DEVICE u32 bytes_apart(u32 word) { return (u32)__nvvm_prmt((i32)word, 0, 0x4140); }
 #else
 DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) { return a * b + c; }
+template <u32 DOWN>
+DEVICE u32 shift_and_add(u32 a, u32 c) { return (a >> DOWN) + c; }
 DEVICE u32 bytes_apart(u32 word) { return (word & 255u) | (word >> 8 & 255u) << 16; }
 #endif
 
@@ -45,16 +55,9 @@ DEVICE void halves_of_nibbles(u32 word, u32 (&pair)[4]) {
   }
 }
 
-// E2M1 in bits 0 to 3 of both halves of a word, moved up by `SHIFT` before: its exponent and fraction belong at bit 9,
-// its sign at bit 15.
-template <i32 UP>
-DEVICE u32 half_of_e2m1(u32 word) {
-  if constexpr (UP < 0) {
-    return ((word >> -UP) & 0x0e000e00u) | (word & 0x80008000u);
-  } else {  // 7 more from bit 12 on carry the sign to bit 15
-    return multiply_integers(word & (0x1e001e00u >> UP), 1u << UP, 0x70007000u) & 0x8e008e00u;
-  }
-}
+// E2M1 of which exponent and fraction are at bits 9 to 11 of both halves of a word and the sign at bit 12, to which
+// 0x7000 has been added: that has carried the sign to bit 15. What is in lower bits goes.
+DEVICE u32 carried(u32 word) { return word & 0x8e008e00u; }
 
 // E4M3 in bytes 0 and 2, and 1 and 3, of a word.
 DEVICE void halves_of_e4m3(u32 word, u32& even, u32& odd) {
@@ -247,11 +250,12 @@ struct Halves<Mxfp4> : ScalesInBytes<false> {
   static constexpr Order ORDER = NEIGHBOURS;
   static constexpr bool sixteenfold(u32) { return false; }
   DEVICE void halves(const LOCAL u32* block, u32 t, u32 (&pair)[4]) {
-    const u32 word = block[t];
-    pair[0] = half_of_e2m1<9>(word);
-    pair[1] = half_of_e2m1<5>(word);
-    pair[2] = half_of_e2m1<1>(word);
-    pair[3] = half_of_e2m1<-3>(word);
+    constexpr u32 SEVENS = 0x70007000u;
+    const u32 even = block[t] & 0x0f0f0f0fu, odd = block[t] & 0xf0f0f0f0u;
+    pair[0] = carried(multiply_integers(even, 512, SEVENS));
+    pair[1] = carried(multiply_integers(odd, 32, SEVENS));
+    pair[2] = carried(multiply_integers(even, 2, SEVENS));
+    pair[3] = carried(shift_and_add<3>(odd, SEVENS));
   }
 };
 
@@ -265,8 +269,8 @@ struct Halves<Nvfp4> : ScalesInBytes<true> {
     UNROLL for (u32 i = 0; i < 2; i++) {
       const u32 four = ((const LOCAL u16*)block)[4 * i + t];
       const u32 apart = bytes_apart(four);
-      pair[2 * i] = half_of_e2m1<9>(apart);
-      pair[2 * i + 1] = half_of_e2m1<5>(apart);
+      pair[2 * i] = carried(multiply_integers(apart & 0x000f000fu, 512, 0x70007000u));
+      pair[2 * i + 1] = carried(multiply_integers(apart, 32, 0x70007000u));
     }
   }
 };

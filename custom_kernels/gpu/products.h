@@ -21,16 +21,18 @@ DEVICE u32 half_pair(f32 a, f32 b) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
   return pair;
 }
-// The larger magnitude; NaN if one is.
-DEVICE f32 larger_magnitude(f32 a, f32 b) {
-  f32 most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(__builtin_fabsf(a)), "f"(__builtin_fabsf(b)));
+DEVICE u32 largest_of_wave(u32 value) {
+  u32 most;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(value));
   return most;
 }
 #else
-DEVICE f32 larger_magnitude(f32 a, f32 b) {
-  const f32 x = __builtin_fabsf(a), y = __builtin_fabsf(b);
-  return x != x || x > y ? x : y;
+DEVICE u32 largest_of_wave(u32 value) {
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
+    const u32 other = shuffle_bits(value, lane_id() ^ mask);
+    value = value > other ? value : other;
+  }
+  return value;
 }
 DEVICE void multiply(const u32 (&a)[4], u32 b0, u32 b1, Products& c) {
   const u32 g = lane_id() / 4, t = lane_id() % 4;

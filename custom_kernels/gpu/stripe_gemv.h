@@ -7,23 +7,22 @@
 template <u32 M, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
   using S = Stripes<M, W, X>;
-  const u32 stripes = ceil_div(n, STRIPE), id = workgroup_id();
-  const u32 begin = (u32)((u64)stripes * id / workgroups), end = (u32)((u64)stripes * (id + 1) / workgroups);
+  const StripeShare share(ceil_div(n, STRIPE), workgroups);
   weight.runs = k / W::RUN;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
     put_rows<M, W, X>(start, count, m, k, [&](u32 row, u32 at) __attribute__((always_inline)) {
-      return load4(x, (u64)row * (k / 4) + at);
+      return quarter<W>(x, (u64)row * (k / 4), at);
     });
   };
   const f32 whole = Halves<W>::whole(weight);
   bool there = false;
-  for (u32 first = begin; first < end; first += S::MOST) {
-    const u32 count = smaller(S::MOST, end - first);
+  for (u32 first = share.begin; first < share.end; first += S::MOST) {
+    const u32 count = smaller(S::MOST, share.end - first);
     const auto rows_of = [&](u32 stripe) __attribute__((always_inline)) {
       const u32 row = (first + stripe) * STRIPE;
       return StripeRows<W>{weight, weight, row, n, row + 8, n};
     };
-    S::sum_stripes(count, k, rows_of, first != begin, there, fill);
+    S::sum_stripes(count, k, rows_of, first != share.begin, there, fill);
     S::each_result(count, m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
       const u32 column = (first + stripe) * STRIPE + row;
       if (column < n) store(y, (u64)of_x * n + column, low * whole);

@@ -32,13 +32,24 @@ struct StripeRows {
   u32 low_first, low_end, high_first, high_end;
 };
 
+// The stripes of this workgroup: those of the first workgroups, which run on different multiprocessors, may be one more.
+struct StripeShare {
+  u32 begin, end;
+
+  MEMBER StripeShare(u32 stripes, u32 workgroups) {
+    const u32 id = workgroup_id(), each = stripes / workgroups, more = stripes % workgroups;
+    begin = id * each + smaller(id, more);
+    end = begin + each + (id < more);
+  }
+};
+
 // X: the type of x. Of float32 a row takes two terms, of the others one.
 template <u32 M, class W, class X>
 struct Stripes {
   using H = Halves<W>;
   static constexpr u32 TERMS = sizeof(X) == 4 ? 2 : 1, OF_TILE = 8 / TERMS, TILES = (M + OF_TILE - 1) / OF_TILE;
   static constexpr u32 OF_LANE = TERMS == 1 && M > 1 ? 2 : 1;  // rows of x whose results a lane has of a tile
-  static constexpr u32 COLUMNS = M > 8 ? 1024 / TERMS : 8192 / M;  // of x in local memory
+  static constexpr u32 COLUMNS = 8192 / M;  // of x in local memory
   static constexpr u32 WAVES_K = COLUMNS / PIECE < STRIPE_WAVES ? STRIPE_WAVES / 2 : STRIPE_WAVES;
   static constexpr u32 TEAMS = STRIPE_WAVES / WAVES_K;
   static constexpr u32 ROW_BYTES = PIECE * H::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;  // rows g in different banks
@@ -49,7 +60,7 @@ struct Stripes {
   }
   static constexpr u32 STRIP_COPIES = first_copy(H::STRIPS);
   static constexpr u32 PIECE_BYTES = STRIPE * ROW_STRIDE + first_word(H::STRIPS) * 4;
-  static constexpr u32 X_BYTES = M * COLUMNS * TERMS * 2, UNIT_BYTES = M * COLUMNS / BLOCK * 8;
+  static constexpr u32 X_BYTES = M * COLUMNS * TERMS * 2, UNIT_BYTES = M * COLUMNS / BLOCK * 5;
   static constexpr u32 SLOT_BYTES = STRIPE_WAVES * TILES * WAVE * 8 * OF_LANE;
   static constexpr u32 WANTED = TILES * OF_LANE > 2 ? 2 : 4;  // stripes at once of a team of waves
   // Pieces in local memory, of which all but one are on their way.
@@ -70,8 +81,11 @@ struct Stripes {
     const u32 at = (row * TERMS + term) ^ (M * TERMS > 1 ? block % 2 : 0);
     return (LOCAL u32x4*)(local() + X_AT + (block * M * TERMS + at) * 64);
   }
-  // What a block's product with the terms of a row of x is multiplied by, and the sum of the row's block.
-  DEVICE LOCAL f32x2& unit(u32 block, u32 row) { return ((LOCAL f32x2*)(local() + UNITS_AT))[block * M + row]; }
+  // What products of a piece with the terms of a row of x are multiplied by, and the sum of a block of the row.
+  DEVICE LOCAL f32& unit(u32 piece, u32 row) { return ((LOCAL f32*)(local() + UNITS_AT))[piece * M + row]; }
+  DEVICE LOCAL f32& sum_of_x(u32 block, u32 row) {
+    return ((LOCAL f32*)(local() + UNITS_AT + M * COLUMNS / PIECE * 4))[block * M + row];
+  }
   DEVICE LOCAL Sums& sums(u32 wave, u32 slot, u32 tile, u32 lane) {
     return ((LOCAL Sums*)(local() + SUMS_AT))[((wave * SLOTS + slot) * TILES + tile) * WAVE + lane];
   }
@@ -171,11 +185,18 @@ struct Stripes {
     return TERMS == 1 ? c.of[2 * i + e] : multiply_add(c.of[2 * i + 1], 1.0f / 2048.0f, c.of[2 * i]);
   }
 
+  // The e-th row of x whose results this lane has of a tile.
+  DEVICE u32 row_of_x(u32 tile, u32 e) { return (tile * OF_TILE + OF_LANE * (lane_id() % 4)) % M + e; }
+
   // Adds the products of a piece with columns of x from `block` on. scales, minima: of this lane's block.
   DEVICE void add_piece(const LOCAL u8* piece, u32 block, const f32 (&scales)[2][W::GROUPS], const f32 (&minima)[2],
                         Sums (&sum)[TILES]) {
     const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
     u32 marked[2] = {};
+    f32 by[TILES][OF_LANE];
+    UNROLL for (u32 tile = 0; tile < TILES; tile++) {
+      UNROLL for (u32 e = 0; e < OF_LANE; e++) by[tile][e] = unit(block / BLOCKS, row_of_x(tile, e));
+    }
     UNROLL for (u32 b = 0; b < BLOCKS; b++) {
       u32 pairs[2][4];
       f32 scale[2][W::GROUPS], minimum[2];
@@ -204,15 +225,14 @@ struct Stripes {
         }
         multiply(last, of_x[2], of_x[3], c);
         UNROLL for (u32 e = 0; e < OF_LANE; e++) {
-          const f32x2 by = unit(block + b, (tile * OF_TILE + OF_LANE * t) % M + e);
           UNROLL for (u32 i = 0; i < 2; i++) {
             f32 total = sum[tile].of[e][i];
             if constexpr (H::SPLIT) {
-              total = multiply_add(multiply_add(dot(c, i, e), scale[i][1], before[i][e]), by[0], total);
+              total = multiply_add(multiply_add(dot(c, i, e), scale[i][1], before[i][e]), by[tile][e], total);
             } else {
-              total = multiply_add(dot(c, i, e) * by[0], scale[i][0], total);
+              total = multiply_add(dot(c, i, e) * by[tile][e], scale[i][0], total);
             }
-            if constexpr (W::MINIMUM) total = multiply_add(by[1], minimum[i], total);
+            if constexpr (W::MINIMUM) total = multiply_add(sum_of_x(block + b, row_of_x(tile, e)), minimum[i], total);
             sum[tile].of[e][i] = total;
           }
         }
