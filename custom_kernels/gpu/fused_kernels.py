@@ -32,6 +32,7 @@ class FusedKernel:
     added: bool
     rows: int | Tile
     summed: str = ""  # as in ops/fused_matmul.py
+    striped: bool = False  # of few rows: fused_stripes.h, not fused_gemv.h
 
     @property
     def symbol(self) -> str:
@@ -41,7 +42,7 @@ class FusedKernel:
         form = f"{self.name}_{self.count}{''.join(c for c, there in flags if there)}"
         if isinstance(self.rows, Tile):
             return f"strixhlo_fused_gemm_{form}_m{self.rows.name}"
-        return f"strixhlo_fused_{form}_m{self.rows}"
+        return f"strixhlo_fused_{'stripes_' if self.striped else ''}{form}_m{self.rows}"
 
     @property
     def bindings(self) -> int:
@@ -76,10 +77,12 @@ class FusedKernel:
             return f"FUSED_GEMM({OF}, {self.rows.threads}, {tile}, {given})"
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])
-        return f"FUSED_GEMV({OF}, {self.rows}, {given}, {sums})"
+        return f"FUSED_{'STRIPES' if self.striped else 'GEMV'}({OF}, {self.rows}, {given}, {sums})"
 
 
-_SYMBOL = re.compile(r"strixhlo_fused_(?:gemm_)?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d|\d+w)(_more)?")
+_SYMBOL = re.compile(
+    r"strixhlo_fused_(?:gemm_|(stripes_))?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d|\d+w)(_more)?"
+)
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
 
 
@@ -88,12 +91,12 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
     found = _SYMBOL.fullmatch(symbol)
     if not found:
         raise KeyError(symbol)
-    name, count, *flags, rows, more = found.groups()
+    striped, name, count, *flags, rows, more = found.groups()
     affine = _AFFINE.fullmatch(name)
     format, dtypes = (affine[1], (affine[2], affine[3])) if affine else (name, ())
     gated, normed, biased, added, summed, scaled = map(bool, flags)
     parts = tuple(parts_of[format])
     size = int(rows) if rows.isdigit() else tile_of(rows)
-    form = (gated, normed, biased, added, size, "scaled" if scaled else "sum" if summed else "")
+    form = (gated, normed, biased, added, size, "scaled" if scaled else "sum" if summed else "", bool(striped))
     kernel = FusedKernel(name, format, dtypes, parts, int(count), *form)
     return kernel.line(bool(more))

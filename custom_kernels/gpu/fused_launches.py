@@ -17,8 +17,9 @@ from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
 from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
-from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, weight_name
+from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, STRIPE_LOCAL, weight_name
 from .launches import (
+    STRIPE,
     WAVE,
     Chip,
     _ceil_div,
@@ -26,6 +27,7 @@ from .launches import (
     dense_matmul_launches,
     gemv_geometry,
     quantized_matmul_launches,
+    striped,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -128,6 +130,7 @@ def _launch(
     outputs = [Output(result, (call.m, columns[0]), call.x, updates=result if more else "")]
     outputs += [Output("sum", (call.m, call.k), call.x)] * bool(kernel.summed)
     numbers: tuple[int, ...]
+    local = 0
     if call.m > GEMV_ROWS[-1]:
         choose = choose_tile if chip.tiles else choose_matrix_tile
         tile = choose(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
@@ -135,8 +138,14 @@ def _launch(
         workgroups, threads = tile.workgroups(call.m, columns_of, kernel.gated), tile.threads
         numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))
     else:
-        lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
         threads = chip.gemv_waves * WAVE
+        if chip.stripe_workgroups and striped(kernel.name):
+            kernel, local = replace(kernel, striped=True), STRIPE_LOCAL
+            of_stripe = STRIPE // 2 if kernel.gated else STRIPE
+            stripes = sum(_ceil_div(n, of_stripe) for n in columns_of)
+            lanes, workgroups = 0, min(stripes, chip.stripe_workgroups)
+        else:
+            lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
         of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)
         of_norm = (*call.bits("limit", "scale", "epsilon", "offset"), *of_sum)
         numbers = (call.m, call.k, lanes, workgroups, *columns, activation, *of_norm)
@@ -147,6 +156,7 @@ def _launch(
         (*numbers, *of_weights),
         workgroups,
         threads,
+        local_memory=local,
     )
 
 

@@ -8,6 +8,7 @@
 #include "flash_attention.h"
 #include "fused_gemm.h"
 #include "fused_gemv.h"
+#include "fused_stripes.h"
 #include "gemm.h"
 #include "gemv.h"
 #include "matrix_gemm.h"
@@ -148,8 +149,8 @@
 
 #define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
 // One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
-#define FUSED_GEMV(symbol, X, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, BASE, SUM_NORM, FACTOR, SUM_TO) \
-  KERNEL(GEMV_THREADS)                                                                                           \
+#define FUSED_FEW(symbol, X, threads, kernel, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, BASE, SUM_NORM, FACTOR, SUM_TO) \
+  KERNEL(threads)                                                                                           \
   REGISTERS(128)                                                                                                 \
   void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,  \
               u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 sum_epsilon_bits,           \
@@ -159,11 +160,13 @@
     Tensor tensors[] = {INSIDE TENSORS};                                                                         \
     const FusedRows rows[] = {INSIDE ROWS};                                                                      \
     (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
-    fused_gemv<M, Tensor, Form>(x, tensors, rows, y,                                                             \
+    kernel<M, Tensor, Form>(x, tensors, rows, y,                                                             \
                                 {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
                                  BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL,      \
                                  {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
   }
+#define FUSED_GEMV(symbol, X, ...) FUSED_FEW(symbol, X, GEMV_THREADS, fused_gemv, __VA_ARGS__)
+#define FUSED_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, STRIPE_THREADS, fused_stripes, __VA_ARGS__)
 
 // The same of many rows, without the norm. TILE: see fused_gemm.h.
 #define FUSED_GEMM(symbol, X, threads, TILE, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)               \

@@ -1,7 +1,7 @@
 // Rows of x as the columns of stripes.h: each piece of 128 numbers times the power of two that brings its largest below
 // 2^15, as float16 numbers (the first term) and 2^11 times what is left (the second). That is x to 22 bits or more, and to
-// 2^-40 of its piece's largest. A float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity; of one that has an infinity or NaN
-// nothing else is kept.
+// 2^-40 of its piece's largest. A float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give
+// infinity; of one that has an infinity or NaN nothing else is kept.
 #pragma once
 
 #include "stripes.h"
@@ -72,13 +72,22 @@ DEVICE void put_x(u32 row, u32 at, bool inside, f32x4 v) {
   if constexpr (S::TERMS == 2) ((LOCAL u32x2*)S::terms(block, row, 1))[2 * t + later] = second;
 }
 
+// The same from four neighbouring columns, number `i` of a row; whole waves meet.
+template <class W>
+DEVICE f32x4 quarter_of(u32 i, f32x4 v) {
+  if constexpr (Halves<W>::ORDER == LINEAR) return v;
+  const bool odd = i % 2;
+  const f32 a = shuffle(odd ? v[0] : v[2], lane_id() ^ 1), b = shuffle(odd ? v[1] : v[3], lane_id() ^ 1);
+  return odd ? (f32x4){a, b, v[2], v[3]} : (f32x4){v[0], v[1], a, b};
+}
+
 // Puts N quarters of ROWS rows of x, from row `row` and number `first` of the chunk on, STRIPE_THREADS apart.
 template <u32 N, u32 ROWS, u32 M, class W, class X, class At>
-DEVICE void put_some(u32 row, u32 first, u32 start, u32 m, u32 k, const At& at) {
+DEVICE void put_some(u32 row, u32 first, u32 start, u32 k, const At& at) {
   f32x4 v[N][ROWS];
   UNROLL for (u32 i = 0; i < N; i++) {
     const u32 here = start + first + i * STRIPE_THREADS;
-    UNROLL for (u32 r = 0; r < ROWS; r++) v[i][r] = at(smaller(row + r, m - 1), here < k / 4 ? here : 0);
+    UNROLL for (u32 r = 0; r < ROWS; r++) v[i][r] = at(row + r, here < k / 4 ? here : 0, here < k / 4);
   }
   UNROLL for (u32 i = 0; i < N; i++) {
     const u32 here = first + i * STRIPE_THREADS;
@@ -86,17 +95,24 @@ DEVICE void put_some(u32 row, u32 first, u32 start, u32 m, u32 k, const At& at) 
   }
 }
 
-// Puts `count` quarters of rows of x from `start` on, as many as k has, then zeros. at(row, i): quarter i of row `row`.
+// Puts `count` quarters of M rows of x from `start` on, as many as k has, then zeros. at(row, i, inside): quarter i of row
+// `row`, if it is inside; what else a lane gives is not used, nor are rows from m on.
 template <u32 M, class W, class X, class At>
 DEVICE void put_rows(u32 start, u32 count, u32 m, u32 k, const At& at) {
   constexpr u32 ROWS = M < 4 ? M : 4, TOGETHER = 4 / ROWS;  // loads under way
   u32 first = thread_id();
   for (; first + (TOGETHER - 1) * STRIPE_THREADS < count; first += TOGETHER * STRIPE_THREADS) {
-    _Pragma("nounroll") for (u32 row = 0; row < smaller(M, m); row += ROWS) {
-      put_some<TOGETHER, ROWS, M, W, X>(row, first, start, m, k, at);
+    if constexpr (M <= 8) {
+      UNROLL for (u32 row = 0; row < M; row += ROWS) {
+        if (row < m) put_some<TOGETHER, ROWS, M, W, X>(row, first, start, k, at);
+      }
+    } else {
+      _Pragma("nounroll") for (u32 row = 0; row < m; row += ROWS) {
+        put_some<TOGETHER, ROWS, M, W, X>(row, first, start, k, at);
+      }
     }
   }
   if constexpr (TOGETHER > 1) {
-    for (; first < count; first += STRIPE_THREADS) put_some<1, ROWS, M, W, X>(0, first, start, m, k, at);
+    for (; first < count; first += STRIPE_THREADS) put_some<1, ROWS, M, W, X>(0, first, start, k, at);
   }
 }

@@ -10,8 +10,8 @@ DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, 
   const StripeShare share(ceil_div(n, STRIPE), workgroups);
   weight.runs = k / W::RUN;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
-    put_rows<M, W, X>(start, count, m, k, [&](u32 row, u32 at) __attribute__((always_inline)) {
-      return quarter<W>(x, (u64)row * (k / 4), at);
+    put_rows<M, W, X>(start, count, m, k, [&](u32 row, u32 at, bool) __attribute__((always_inline)) {
+      return quarter<W>(x, (u64)smaller(row, m - 1) * (k / 4), at);
     });
   };
   const f32 whole = Halves<W>::whole(weight);

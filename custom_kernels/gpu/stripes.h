@@ -28,7 +28,7 @@ DEVICE LOCAL u32x4* launch_local() { return LaunchLocal::of; }
 // The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
 template <class W>
 struct StripeRows {
-  const W &low, &high;
+  W low, high;
   u32 low_first, low_end, high_first, high_end;
 };
 

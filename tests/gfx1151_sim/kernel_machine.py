@@ -93,6 +93,8 @@ def _family(symbol: str) -> str:
         return "matrix tiles"
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
+    if symbol.startswith("strixhlo_fused_stripes_"):
+        return f"stripes of {symbol}"
     if symbol.startswith("strixhlo_fused_"):
         return "fused"
     if flash_line(symbol):
@@ -131,6 +133,8 @@ def kernels_of(name: str) -> list[str]:
 
 
 def _kernels_of(name: str, dtype: str) -> list[str]:
+    if name.startswith("stripes of strixhlo_"):
+        return [name.removeprefix("stripes of ")]
     if name == "fused":
         into_y = [f"strixhlo_fused_{kernel}_m{m}_more" for kernel in FUSED_MORE for m in GEMV_ROWS]
         return [f"strixhlo_fused_{kernel}_m{m}" for kernel in FUSED for m in GEMV_ROWS] + into_y

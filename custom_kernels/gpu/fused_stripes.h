@@ -1,0 +1,81 @@
+// fused_gemv.h on NVIDIA's matrix units: the loop is stripes.h's. Gate and up share a stripe, eight rows of each.
+#pragma once
+
+#include "fused_gemv.h"
+#include "rows_of_x.h"
+
+// A stripe's place: rows from `first` on of one tensor, or of both of gate and up, and their results' first column.
+template <class W>
+struct FusedStripe {
+  W low, high;
+  FusedRows low_rows, high_rows;
+  u32 first, column;
+};
+
+template <u32 M, class W, class FORM, class X>
+DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
+                          GLOBAL X* y, const FusedShape<X> s) {
+  using S = Stripes<M, W, X>;
+  constexpr u32 ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;  // of a tensor in a stripe
+  UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = s.k / W::RUN;
+  u32 stripes = 0;
+  UNROLL for (u32 t = 0; t < (FORM::GATED ? 1 : FORM::COUNT); t++) stripes += ceil_div(of[t].n, ROWS);
+  const StripeShare share(stripes, s.workgroups);
+  const auto place = [&](u32 stripe) __attribute__((always_inline)) {
+    FusedStripe<W> at = {tensors[0], tensors[FORM::GATED], of[0], of[FORM::GATED], stripe * ROWS, s.column};
+    if constexpr (!FORM::GATED) {
+      u32 before = ceil_div(of[0].n, ROWS), column = s.column + of[0].n;
+      UNROLL for (u32 t = 1; t < FORM::COUNT; t++) {
+        if (stripe >= before) at = {tensors[t], tensors[t], of[t], of[t], (stripe - before) * ROWS, column};
+        before += ceil_div(of[t].n, ROWS);
+        column += of[t].n;
+      }
+    }
+    return at;
+  };
+
+  FusedInput<M, STRIPE_THREADS, FORM::SUM, FORM::NORMED, X> in = {x, s.m, s.k, s.norm, s.sum};
+  bool stored = false, there = false;
+  const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
+    put_rows<M, W, X>(start, count, s.m, s.k, [&](u32 row, u32 i, bool inside) __attribute__((always_inline)) {
+      f32x4 v = (f32x4)0.0f;
+      if (inside) v = in.at(row, i, in.weight_at(i), stored);
+      return quarter_of<W>(i, v);
+    });
+  };
+  in.begin();
+  f32 factor[M];
+  for (u32 begin = share.begin; begin < share.end; begin += S::MOST) {
+    const u32 count = smaller(S::MOST, share.end - begin);
+    const auto rows_of = [&](u32 stripe) __attribute__((always_inline)) {
+      const FusedStripe<W> at = place(begin + stripe);
+      const u32 low = at.low_rows.first, high = at.high_rows.first, later = FORM::GATED ? 0 : 8;
+      return StripeRows<W>{at.low, at.high, low + at.first, low + at.low_rows.n, high + at.first + later,
+                           high + at.high_rows.n};
+    };
+    const bool fresh = !there;
+    if (fresh) UNROLL for (u32 i = 0; i < M; i++) in.squares[i] = 0.0f;
+    S::sum_stripes(count, s.k, rows_of, begin != share.begin, there, fill);
+    if (FORM::NORMED && fresh) in.factors(factor);
+    stored = true;
+    S::each_result(count, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
+      const FusedStripe<W> at = place(begin + stripe);
+      f32 total[2] = {low * Halves<W>::whole(at.low), high * Halves<W>::whole(at.high)}, by = 1.0f;
+      if constexpr (FORM::NORMED) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;
+      const u32 n = at.low_rows.n, first = at.first + row;
+      UNROLL for (u32 r = 0; r < 2; r++) {
+        total[r] *= by;
+        const FusedRows& rows = r ? at.high_rows : at.low_rows;
+        if constexpr (FORM::BIASED) total[r] += rows.bias[smaller(first + (FORM::GATED ? 0 : 8 * r), n - 1)];
+      }
+      UNROLL for (u32 r = 0; r < (FORM::GATED ? 1 : 2); r++) {
+        if (first + 8 * r >= n) continue;
+        f32 value = total[r];
+        if (s.activation != NO_ACTIVATION) value = activated(value, FORM::GATED ? total[1] : 1.0f, s.activation, s.limit);
+        const u64 to = (u64)of_x * s.stride + at.column + first + 8 * r;
+        if constexpr (FORM::ADDED) value = widen(s.residual[to]) + value * s.scale;
+        store(y, to, value);
+      }
+    });
+  }
+}
