@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from extreme_weights import random_parts, split
+from fused_matmul_cases import TYPES, operands_of
 from gfx1151_sim.kernel_machine import AFFINE
 
+from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.kernels import STRIPED
 from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
+from strixhlo.custom_kernels.ops.fused_matmul import reference
 
 MACHINES = ["host", *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else [])]
 NAMES = (*STRIPED, *(name for name in AFFINE if name.startswith(("affine4", "affine8"))))
@@ -39,3 +43,26 @@ def test_against_the_definition(run_launches, name):
         exact = x.astype(np.float64) @ weight.T
         assert (np.abs(y - exact) <= bound).all(), (m, np.max(np.abs(y - exact) / bound))
         assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact), m
+
+
+FUSED = ("q, k, v", "one of another format", "residual", "gated", "a sum")
+
+
+def fused(run_launches, case: str, m: int) -> tuple[np.ndarray, ...]:
+    attributes, operands = operands_of(case, m)
+    lowering = fused_matmul(H200, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
+    assert lowering
+    assert any(launch.symbol.startswith("strixhlo_fused_stripes_") for launch in lowering.launches)
+    values = run_launches(lowering.launches, operands)
+    return tuple(values[name] for name in lowering.results)
+
+
+@on_each_machine
+@pytest.mark.parametrize("case", FUSED)
+def test_fused(run_launches, case):
+    alone, together = fused(run_launches, case, 1), fused(run_launches, case, 8)
+    attributes, operands = operands_of(case, 8)
+    wanted = reference(*map(jnp.asarray, operands.values()), **attributes)
+    for one, got, want in zip(alone, together, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+        assert got[:1].tobytes() == one.tobytes()
