@@ -27,7 +27,6 @@ from .moe_kernels import expert_kernels, nvidia_expert_kernels, routing_kernels
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
 GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
-STRIPE_ROWS = (1, 2, 4, 8, 16)  # the same of a kernel of stripe_gemv.h
 STRIPED = ("q4_0", "q4_1", "q8_0", "q4_k", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 STRIPED_BITS = (4, 8)  # of affine formats
 STRIPE_LOCAL = 98 * 1024  # bytes of local memory that a launch of such a kernel gives
@@ -76,7 +75,7 @@ def _kernels() -> dict[str, str]:
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
         if name in STRIPED:
-            lines |= {f"strixhlo_stripes_{name}_m{m}": f"STRIPES({OF}, {name}, {m})" for m in STRIPE_ROWS}
+            lines |= {f"strixhlo_stripes_{name}_m{m}": f"STRIPES({OF}, {name}, {m})" for m in GEMV_ROWS}
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
@@ -84,7 +83,7 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
         if fmt.bits in STRIPED_BITS:
-            lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in STRIPE_ROWS}
+            lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in GEMV_ROWS}
     for pool, name in POOLS.items():
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"

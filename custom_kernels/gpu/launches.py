@@ -21,7 +21,6 @@ from .kernels import (
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
     STRIPE_LOCAL,
-    STRIPE_ROWS,
     STRIPED,
     STRIPED_BITS,
     WIDE,
@@ -123,7 +122,7 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
 def _stripe_workgroups(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     """Workgroups of a matmul in stripes; 0 where another kernel is better. Up to 8 rows the answer is the same for any
     number of them."""
-    if not (chip.stripe_workgroups and m <= STRIPE_ROWS[-1] and striped(name)):
+    if not (chip.stripe_workgroups and m <= GEMV_ROWS[-1] and striped(name)):
         return 0
     stripes = _ceil_div(n, STRIPE)
     rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}
@@ -140,7 +139,7 @@ def _in_stripes(
     workgroups: int,
     x: str,
 ) -> Launch:
-    rows = next(r for r in STRIPE_ROWS if shape[0] <= r)
+    rows = next(r for r in GEMV_ROWS if shape[0] <= r)
     symbol = with_elements(f"strixhlo_stripes_{name}_m{rows}", x)
     scalars = (*shape, workgroups)
     return Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=STRIPE_LOCAL)

@@ -21,19 +21,7 @@ DEVICE u32 half_pair(f32 a, f32 b) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
   return pair;
 }
-DEVICE u32 largest_of_wave(u32 value) {
-  u32 most;
-  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(value));
-  return most;
-}
 #else
-DEVICE u32 largest_of_wave(u32 value) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
-    const u32 other = shuffle_bits(value, lane_id() ^ mask);
-    value = value > other ? value : other;
-  }
-  return value;
-}
 DEVICE void multiply(const u32 (&a)[4], u32 b0, u32 b1, Products& c) {
   const u32 g = lane_id() / 4, t = lane_id() % 4;
   for (u32 q = 0; q < 4; q++) {

@@ -81,38 +81,25 @@ DEVICE f32x4 quarter_of(u32 i, f32x4 v) {
   return odd ? (f32x4){a, b, v[2], v[3]} : (f32x4){v[0], v[1], a, b};
 }
 
-// Puts N quarters of ROWS rows of x, from row `row` and number `first` of the chunk on, STRIPE_THREADS apart.
-template <u32 N, u32 ROWS, u32 M, class W, class X, class At>
-DEVICE void put_some(u32 row, u32 first, u32 start, u32 k, const At& at) {
-  f32x4 v[N][ROWS];
-  UNROLL for (u32 i = 0; i < N; i++) {
-    const u32 here = start + first + i * STRIPE_THREADS;
-    UNROLL for (u32 r = 0; r < ROWS; r++) v[i][r] = at(row + r, here < k / 4 ? here : 0, here < k / 4);
-  }
-  UNROLL for (u32 i = 0; i < N; i++) {
-    const u32 here = first + i * STRIPE_THREADS;
-    UNROLL for (u32 r = 0; r < ROWS; r++) put_x<M, W, X>(row + r, here, start + here < k / 4, v[i][r]);
-  }
-}
-
 // Puts `count` quarters of M rows of x from `start` on, as many as k has, then zeros. at(row, i, inside): quarter i of row
 // `row`, if it is inside; what else a lane gives is not used, nor are rows from m on.
 template <u32 M, class W, class X, class At>
 DEVICE void put_rows(u32 start, u32 count, u32 m, u32 k, const At& at) {
-  constexpr u32 ROWS = M < 4 ? M : 4, TOGETHER = 4 / ROWS;  // loads under way
-  u32 first = thread_id();
-  for (; first + (TOGETHER - 1) * STRIPE_THREADS < count; first += TOGETHER * STRIPE_THREADS) {
-    if constexpr (M <= 8) {
-      UNROLL for (u32 row = 0; row < M; row += ROWS) {
-        if (row < m) put_some<TOGETHER, ROWS, M, W, X>(row, first, start, k, at);
+  constexpr u32 ROWS = M < 4 ? M : 4, TOGETHER = 8 / ROWS;  // loads under way
+  for (u32 first = thread_id(); first < count; first += TOGETHER * STRIPE_THREADS) {
+    UNROLL for (u32 row = 0; row < M; row += ROWS) {
+      if (row >= m) continue;
+      f32x4 v[TOGETHER][ROWS];
+      UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+        const u32 here = start + first + i * STRIPE_THREADS;
+        const bool inside = first + i * STRIPE_THREADS < count && here < k / 4;
+        UNROLL for (u32 r = 0; r < ROWS; r++) v[i][r] = at(row + r, inside ? here : 0, inside);
       }
-    } else {
-      _Pragma("nounroll") for (u32 row = 0; row < m; row += ROWS) {
-        put_some<TOGETHER, ROWS, M, W, X>(row, first, start, k, at);
+      UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+        const u32 here = first + i * STRIPE_THREADS;
+        if (here >= count) continue;  // the same for the whole wave
+        UNROLL for (u32 r = 0; r < ROWS; r++) put_x<M, W, X>(row + r, here, start + here < k / 4, v[i][r]);
       }
     }
-  }
-  if constexpr (TOGETHER > 1) {
-    for (; first < count; first += STRIPE_THREADS) put_some<1, ROWS, M, W, X>(0, first, start, k, at);
   }
 }

@@ -3,7 +3,7 @@
 // Pieces of a stripe, 16 rows by 128 columns, go from global into local memory by copies of 16 bytes that each wave keeps
 // under way for itself, then as fragments through `Halves` into mma.m16n8k16, whose 8 columns are 4 rows of x in two
 // float16 terms, or 8 rows in one (rows_of_x.h). Each block of 32 columns is scaled in float32 and added. The waves share a stripe's columns:
-// piece p belongs to wave p % WAVES_K, and the waves' sums are added in their order, so that a result's order of sums
+// piece p belongs to wave p % 8, and the waves' sums are added in their order, so that a result's order of sums
 // depends on its weight row alone, up to 8 rows of x.
 #pragma once
 
@@ -50,8 +50,6 @@ struct Stripes {
   static constexpr u32 TERMS = sizeof(X) == 4 ? 2 : 1, OF_TILE = 8 / TERMS, TILES = (M + OF_TILE - 1) / OF_TILE;
   static constexpr u32 OF_LANE = TERMS == 1 && M > 1 ? 2 : 1;  // rows of x whose results a lane has of a tile
   static constexpr u32 COLUMNS = 8192 / M;  // of x in local memory
-  static constexpr u32 WAVES_K = COLUMNS / PIECE < STRIPE_WAVES ? STRIPE_WAVES / 2 : STRIPE_WAVES;
-  static constexpr u32 TEAMS = STRIPE_WAVES / WAVES_K;
   static constexpr u32 ROW_BYTES = PIECE * H::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;  // rows g in different banks
   static constexpr u32 COPIES = STRIPE * ROW_BYTES / 16 / WAVE;
   static constexpr u32 first_word(u32 strip) { return strip ? first_word(strip - 1) + STRIPE * H::WORDS[strip - 1] : 0; }
@@ -62,13 +60,13 @@ struct Stripes {
   static constexpr u32 PIECE_BYTES = STRIPE * ROW_STRIDE + first_word(H::STRIPS) * 4;
   static constexpr u32 X_BYTES = M * COLUMNS * TERMS * 2, UNIT_BYTES = M * COLUMNS / BLOCK * 5;
   static constexpr u32 SLOT_BYTES = STRIPE_WAVES * TILES * WAVE * 8 * OF_LANE;
-  static constexpr u32 WANTED = TILES * OF_LANE > 2 ? 2 : 4;  // stripes at once of a team of waves
+  static constexpr u32 MOST = 4;  // stripes at once
   // Pieces in local memory, of which all but one are on their way.
-  static constexpr u32 FITTING = (STRIPE_LOCAL - X_BYTES - UNIT_BYTES - WANTED * SLOT_BYTES) / (STRIPE_WAVES * PIECE_BYTES);
+  static constexpr u32 FITTING = (STRIPE_LOCAL - X_BYTES - UNIT_BYTES - MOST * SLOT_BYTES) / (STRIPE_WAVES * PIECE_BYTES);
   static constexpr u32 STAGES = FITTING < 5 ? FITTING : 5;
   static constexpr u32 X_AT = STRIPE_WAVES * STAGES * PIECE_BYTES, UNITS_AT = X_AT + X_BYTES;
-  static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES, SLOTS = WANTED, MOST = SLOTS * TEAMS;
-  static_assert(STAGES > 1 && COLUMNS % PIECE == 0 && SUMS_AT + SLOTS * SLOT_BYTES <= STRIPE_LOCAL);
+  static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
+  static_assert(M <= 8 && STAGES > 1 && COLUMNS % (PIECE * STRIPE_WAVES) == 0 && SUMS_AT + MOST * SLOT_BYTES <= STRIPE_LOCAL);
 
   // Of one tile: of each row of x that the lane has, weight rows g and g + 8.
   struct Sums {
@@ -87,7 +85,7 @@ struct Stripes {
     return ((LOCAL f32*)(local() + UNITS_AT + M * COLUMNS / PIECE * 4))[block * M + row];
   }
   DEVICE LOCAL Sums& sums(u32 wave, u32 slot, u32 tile, u32 lane) {
-    return ((LOCAL Sums*)(local() + SUMS_AT))[((wave * SLOTS + slot) * TILES + tile) * WAVE + lane];
+    return ((LOCAL Sums*)(local() + SUMS_AT))[((wave * MOST + slot) * TILES + tile) * WAVE + lane];
   }
 
   // What a lane copies of each piece of a stripe: 16 bytes of codes of some rows, words of strips of some.
@@ -137,14 +135,14 @@ struct Stripes {
     UNROLL for (u32 i = 0; i < COPIES; i++) {
       LOCAL u8* place = to + (row + i * WAVE / (ROW_BYTES / 16)) * ROW_STRIDE + at;
       copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)feed.codes[i], piece * ROW_BYTES < feed.room[i]);
-      feed.codes[i] += WAVES_K * ROW_BYTES;
+      feed.codes[i] += STRIPE_WAVES * ROW_BYTES;
     }
     ask_for_strips(feed, to);
   }
   template <u32 S = 0>
   DEVICE void ask_for_strips(Feed& feed, LOCAL u8* to) {
     if constexpr (S < H::STRIPS) {
-      constexpr u32 FIRST = first_copy(S), WORD = first_word(S), STEP = H::FOUR[S] * WAVES_K / 4;
+      constexpr u32 FIRST = first_copy(S), WORD = first_word(S), STEP = H::FOUR[S] * STRIPE_WAVES / 4;
       UNROLL for (u32 i = 0; i < STRIPE * H::WORDS[S]; i += WAVE) {
         const GLOBAL u8*& from = feed.words[FIRST + i / WAVE];
         u32& left = feed.left[FIRST + i / WAVE];
@@ -256,36 +254,35 @@ struct Stripes {
   template <class RowsOf, class Fill>
   DEVICE void sum_stripes(u32 count, u32 k, const RowsOf& rows_of, bool others, bool& there, const Fill& fill) {
     constexpr u32 CHUNK = COLUMNS / PIECE;  // pieces of the columns of x that are in local memory at once
-    const u32 wave = wave_id(), team = wave / WAVES_K, lane = lane_id();
+    const u32 wave = wave_id(), lane = lane_id();
     const u32 pieces = ceil_div(k, PIECE), row_bytes = k / 8 * H::BITS;
-    const u32 own = count > team ? ceil_div(count - team, TEAMS) : 0;  // stripes of this wave
     LOCAL u8* ring = local() + wave * STAGES * PIECE_BYTES;
 
     // Pieces are asked for in the order in which they are used: by columns of x, then stripes, then pieces.
-    u32 asked_first = own ? wave % WAVES_K : pieces, asked_piece = asked_first, asked_end = smaller(pieces, CHUNK);
+    u32 asked_first = wave, asked_piece = asked_first, asked_end = smaller(pieces, CHUNK);
     u32 asked_slot = 0, asked_stage = 0;
     Feed feed = {};
-    if (asked_piece < pieces) feed = feed_of(rows_of(team), asked_piece, row_bytes);
+    if (asked_piece < pieces) feed = feed_of(rows_of(0), asked_piece, row_bytes);
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked_piece < pieces) {
         ask_for_piece(feed, asked_piece, ring + asked_stage * PIECE_BYTES);
         asked_stage = asked_stage + 1 == STAGES ? 0 : asked_stage + 1;
-        asked_piece += WAVES_K;
+        asked_piece += STRIPE_WAVES;
         if (asked_piece >= asked_end) {
-          if (++asked_slot == own) {
+          if (++asked_slot == count) {
             asked_slot = 0;
             asked_first += CHUNK;
             asked_end = smaller(pieces, asked_end + CHUNK);
           }
           asked_piece = asked_first;
-          if (asked_piece < pieces) feed = feed_of(rows_of(asked_slot * TEAMS + team), asked_piece, row_bytes);
+          if (asked_piece < pieces) feed = feed_of(rows_of(asked_slot), asked_piece, row_bytes);
         }
       }
       end_group();
     };
     _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) ask();
     if (others) barrier();  // the sums of before are read
-    for (u32 i = 0; i < own * TILES; i++) sums(wave, i / TILES, i % TILES, lane) = {};
+    for (u32 i = 0; i < count * TILES; i++) sums(wave, i / TILES, i % TILES, lane) = {};
     u32 stage = 0;
     for (u32 start = 0; start < k; start += COLUMNS) {
       if (!there) {
@@ -295,16 +292,16 @@ struct Stripes {
         barrier();
         there = columns == k;
       }
-      const u32 first = start / PIECE + wave % WAVES_K, end = smaller(pieces, start / PIECE + CHUNK);
+      const u32 first = start / PIECE + wave, end = smaller(pieces, start / PIECE + CHUNK);
       if (first >= end) continue;
-      for (u32 slot = 0; slot < own; slot++) {
-        const StripeRows<W> rows = rows_of(slot * TEAMS + team);
+      for (u32 slot = 0; slot < count; slot++) {
+        const StripeRows<W> rows = rows_of(slot);
         u32 strips[2][H::STRIPS];
         find_strips(rows.low, rows.low_first + lane / 4, first, lane / 4, strips[0]);
         find_strips(rows.high, rows.high_first + lane / 4, first, lane / 4 + 8, strips[1]);
         Sums sum[TILES];
         UNROLL for (u32 tile = 0; tile < TILES; tile++) sum[tile] = sums(wave, slot, tile, lane);
-        _Pragma("nounroll") for (u32 piece = first; piece < end; piece += WAVES_K) {
+        _Pragma("nounroll") for (u32 piece = first; piece < end; piece += STRIPE_WAVES) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
           ask();
@@ -330,8 +327,8 @@ struct Stripes {
         const u32 of_x = tile * OF_TILE + OF_LANE * (lane % 4) + e;
         if (of_x >= m) continue;
         f32x2 total = (f32x2)0.0f;
-        UNROLL for (u32 w = 0; w < WAVES_K; w++) {
-          total += sums(stripe % TEAMS * WAVES_K + w, stripe / TEAMS, tile, lane).of[e];
+        UNROLL for (u32 w = 0; w < STRIPE_WAVES; w++) {
+          total += sums(w, stripe, tile, lane).of[e];
         }
         result(stripe, lane / 4, of_x, total[0], total[1]);
       }
