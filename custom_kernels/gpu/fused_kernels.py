@@ -81,8 +81,7 @@ class FusedKernel:
 
 
 _SYMBOL = re.compile(
-    size = int(rows) if rows.isdigit() else tile_of(rows)
-    form = (gated, normed, biased, added, size, "scaled" if scaled else "sum" if summed else "", bool(striped))
+    r"strixhlo_fused_(?:gemm_|(stripes_))?(\w+)_([123])(g?)(n?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d|\d+w)(_more)?"
 )
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
 
