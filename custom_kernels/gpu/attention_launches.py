@@ -44,13 +44,14 @@ def attention_launches(
     head_dim: a multiple of 8, at most 576, and values of at most 512; else None, as for float32 pools where 256 is
     exceeded by what is no multiple of 32. sinks: an input of that name, float32 [q_heads]. splits: None chooses.
     """
+    pools = 1 if value_dim else 2  # values that begin their keys are read with them
     value_dim = value_dim or head_dim
     if head_dim % 8 or value_dim % 8 or value_dim > head_dim:
         return None
     queries = tokens // sequences * (q_heads // kv_heads)
     heads = sequences * kv_heads
     context = min(abs(window), blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
-    long = context * 2 * head_dim * BYTES[dtype] > SPLIT_BYTES
+    long = context * pools * head_dim * BYTES[dtype] > SPLIT_BYTES
     if dtype in POOLS:
         if head_dim > MOST_KEY or value_dim > MOST_VALUE:
             return None

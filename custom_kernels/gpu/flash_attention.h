@@ -22,17 +22,19 @@ struct FlashAttention {
   using Own = InLane<Shape::TERMS>;
   using Values = typename Shape::Values;
   static constexpr u32 BLOCKS = Shape::BLOCKS, GROUPS = Shape::GROUPS, SLICES = D / 32, COUNT = Own::COUNT;
-  static constexpr bool AHEAD = D <= LARGEST_AHEAD && DV <= LARGEST_AHEAD, KEEP = D * BLOCKS <= LARGEST_KEPT;
+  static constexpr bool AHEAD = D <= LARGEST_AHEAD && DV <= LARGEST_AHEAD, TWO = AHEAD && sizeof(T) == 1;
   static constexpr bool EARLY = Shape::PART <= LARGEST_EARLY;  // values are asked for before the scores are computed
   static constexpr u32 AT_ONCE = AHEAD ? SLICES : part_of(SLICES, MOST_AT_ONCE);
 
+  static constexpr bool KEEP = AHEAD && !TWO && D * BLOCKS <= LARGEST_KEPT;  // queries in registers
+  static constexpr u32 TILES = TWO ? 2 : 1;                                  // of 16 keys at once
+
   Factor kept_q[KEEP ? BLOCKS * D / 16 : 1];
-  static constexpr u32 TILES_AHEAD = AHEAD && sizeof(T) == 1 ? 2 : 1;  // of 16 keys, which are on their way or used
 
   using Keys = CachePiece<T, 8>[AT_ONCE][KEY_PIECES];
   using Mixed = CachePiece<T, Values::PIECE>[AHEAD ? GROUPS : 1][VALUE_KEYS];
-  Keys keys[TILES_AHEAD];
-  Mixed values[TILES_AHEAD];
+  Keys keys[TILES];
+  Mixed values[TILES];
   f32 mixed[BLOCKS][GROUPS][Values::TILES][COUNT];
   f32 peak[BLOCKS][Own::QUERIES], total[BLOCKS][Own::QUERIES], factor[BLOCKS][Own::QUERIES];
   i32 first[BLOCKS][Own::QUERIES], last[BLOCKS][Own::QUERIES];  // positions that a query sees; none when last < first
@@ -98,20 +100,18 @@ struct FlashAttention {
     }
   }
 
-  __attribute__((always_inline)) void score_keys(Tile (&scores)[BLOCKS], const Keys& keys, const LOCAL u16* tile,
-                                                 u32 slice) {
+  __attribute__((always_inline)) void score_keys(Tile (&scores)[TILES][BLOCKS], const LOCAL u16* tile, u32 slice) {
     UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-      CacheHalves<8> x[KEY_PIECES];
-      UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[p] = cache_halves(keys[j][p]);
+      CacheHalves<8> x[TILES][KEY_PIECES];
+      UNROLL for (u32 u = 0; u < TILES; u++) {
+        UNROLL for (u32 p = 0; p < KEY_PIECES; p++) x[u][p] = cache_halves(keys[u][j][p]);
+      }
       UNROLL for (u32 h = 0; h < 2; h++) {
-        const Factor key = key_factor(x, h);
         UNROLL for (u32 b = 0; b < BLOCKS; b++) {
-          if constexpr (KEEP && AHEAD) {
-            score<M>(kept_q[b * (D / 16) + 2 * j + h], key, scores[b]);
-          } else {
-            const u32 step = 32 * (slice + j) + 16 * h;
-            score<M>(load_factor(tile + 16 * b * Shape::STRIDE + step, Shape::STRIDE), key, scores[b]);
-          }
+          const u32 step = 32 * (slice + j) + 16 * h;
+          const Factor query = KEEP ? kept_q[KEEP ? b * (D / 16) + 2 * j + h : 0]
+                                    : load_factor(tile + 16 * b * Shape::STRIDE + step, Shape::STRIDE);
+          UNROLL for (u32 u = 0; u < TILES; u++) score<M>(query, key_factor(x[u], h), scores[u][b]);
         }
       }
     }
@@ -119,22 +119,24 @@ struct FlashAttention {
 
   // Scores to weights, and what the older sums must be multiplied with; returns which keys are seen, a bit each.
   template <bool MASKED>
-  __attribute__((always_inline)) u32 weigh(const Tile& scores, u32 b, i32 tile, const AttentionShape& s, Factor& weights,
-                                           f32 (&kept)[Own::QUERIES]) {
-    f32 v[COUNT], most[Own::QUERIES];
+  __attribute__((always_inline)) u32 weigh(const Tile (&scores)[TILES][BLOCKS], u32 b, i32 tile, const AttentionShape& s,
+                                           Factor (&weights)[TILES][BLOCKS], f32 (&kept)[Own::QUERIES]) {
+    f32 v[TILES][COUNT], most[Own::QUERIES];
     u32 seen = 0;
     UNROLL for (u32 r = 0; r < Own::QUERIES; r++) most[r] = NOTHING;
-    UNROLL for (u32 n = 0; n < COUNT; n++) {
-      const u32 r = Own::local(n);
-      v[n] = Own::score(scores, n) * factor[b][r];
-      if (s.softcap != 0.0f) v[n] = capped(v[n], s.softcap) * LOG2_E;
-      if constexpr (MASKED) {
-        const i32 position = tile + (i32)Own::key(n);
-        const bool visible = position >= first[b][r] && position <= last[b][r];
-        v[n] = visible ? v[n] : NOTHING;
-        seen |= visible ? 1u << Own::key(n) : 0u;
+    UNROLL for (u32 u = 0; u < TILES; u++) {
+      UNROLL for (u32 n = 0; n < COUNT; n++) {
+        const u32 r = Own::local(n), key = 16 * u + Own::key(n);
+        f32 score = Own::score(scores[u][b], n) * factor[b][r];
+        if (s.softcap != 0.0f) score = capped(score, s.softcap) * LOG2_E;
+        if constexpr (MASKED) {
+          const bool visible = tile + (i32)key >= first[b][r] && tile + (i32)key <= last[b][r];
+          score = visible ? score : NOTHING;
+          seen |= visible ? 1u << key : 0u;
+        }
+        v[u][n] = score;
+        most[r] = larger(most[r], score);
       }
-      most[r] = larger(most[r], v[n]);
     }
     f32 base[Own::QUERIES];
     UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
@@ -144,43 +146,49 @@ struct FlashAttention {
       base[r] = higher - WEIGHT_SHIFT;
       total[b][r] *= kept[r];
     }
-    UNROLL for (u32 n = 0; n < COUNT; n++) {
-      const u32 r = Own::local(n);
-      v[n] = MASKED && v[n] == NOTHING ? 0.0f : exp2_fast(v[n] - base[r]);
-      total[b][r] += v[n];
+    UNROLL for (u32 u = 0; u < TILES; u++) {
+      UNROLL for (u32 n = 0; n < COUNT; n++) {
+        const u32 r = Own::local(n);
+        v[u][n] = MASKED && v[u][n] == NOTHING ? 0.0f : exp2_fast(v[u][n] - base[r]);
+        total[b][r] += v[u][n];
+      }
+      weights[u][b] = Own::template weights<M>(v[u]);
     }
-    weights = Own::template weights<M>(v);
     return seen;
   }
 
-  // One tile of 16 keys, whose values are there or, where they are too wide for that, are asked for here.
+  // Tiles of 16 keys, whose values are there or, where they are too wide for that, are asked for here.
   template <bool MASKED>
-  __attribute__((always_inline)) void take(const Tile (&scores)[BLOCKS], Mixed& values, i32 tile,
-                                           const GLOBAL T* value_pool, u32 row, const AttentionShape& s, u32 part) {
-    Factor weights[BLOCKS];
+  __attribute__((always_inline)) void take(const Tile (&scores)[TILES][BLOCKS], i32 tile, const GLOBAL T* value_pool,
+                                           u32 row, const AttentionShape& s, u32 part) {
+    Factor weights[TILES][BLOCKS];
     f32 kept[BLOCKS][Own::QUERIES];
     u32 seen = 0;
-    UNROLL for (u32 b = 0; b < BLOCKS; b++) seen |= weigh<MASKED>(scores[b], b, tile, s, weights[b], kept[b]);
+    UNROLL for (u32 b = 0; b < BLOCKS; b++) seen |= weigh<MASKED>(scores, b, tile, s, weights, kept[b]);
     if constexpr (MASKED) seen = any_of_wave(seen);
     UNROLL for (u32 g = 0; g < GROUPS; g++) {
       if constexpr (!AHEAD) {
-        if (g > 0 || !EARLY) ask_values(values, value_pool, row, s, g, part);
+        if (g > 0 || !EARLY) ask_values(values[0], value_pool, row, s, g, part);
       }
-      auto& own = values[AHEAD ? g : 0];
-      CacheHalves<Values::PIECE> x[VALUE_KEYS];
-      UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
-        // What nobody sees may hold anything, and 0 * NaN is NaN.
-        if constexpr (MASKED) own[k].clear_unless(seen >> Values::key(k) & 1);
-        x[k] = cache_halves(own[k]);
+      CacheHalves<Values::PIECE> x[TILES][VALUE_KEYS];
+      UNROLL for (u32 u = 0; u < TILES; u++) {
+        UNROLL for (u32 k = 0; k < VALUE_KEYS; k++) {
+          auto& piece = values[u][AHEAD ? g : 0][k];
+          // What nobody sees may hold anything, and 0 * NaN is NaN.
+          if constexpr (MASKED) piece.clear_unless(seen >> (16 * u + Values::key(k)) & 1);
+          x[u][k] = cache_halves(piece);
+        }
       }
       UNROLL for (u32 t = 0; t < Values::TILES; t++) {
-        const Factor value = Values::factor(x, t);
+        Tile sums[BLOCKS] = {};
+        UNROLL for (u32 u = 0; u < TILES; u++) {
+          const Factor value = Values::factor(x[u], t);
+          UNROLL for (u32 b = 0; b < BLOCKS; b++) mix<M>(weights[u][b], value, sums[b]);
+        }
         UNROLL for (u32 b = 0; b < BLOCKS; b++) {
-          Tile sum = {};
-          mix<M>(weights[b], value, sum);
           UNROLL for (u32 n = 0; n < COUNT; n++) {
             f32& of = mixed[b][g][t][n];
-            of = multiply_add(of, kept[b][Own::local(n)], Own::mixed(sum, n));
+            of = multiply_add(of, kept[b][Own::local(n)], Own::mixed(sums[b], n));
           }
         }
       }
@@ -230,7 +238,7 @@ struct FlashAttention {
       }
     }
     if (end >= begin) {
-      if constexpr (KEEP && AHEAD) {
+      if constexpr (KEEP) {
         const LOCAL u16* tile = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
         UNROLL for (u32 b = 0; b < BLOCKS; b++) {
           UNROLL for (u32 j = 0; j < D / 16; j++) {
@@ -262,43 +270,44 @@ struct FlashAttention {
   __attribute__((always_inline)) void go_over(const GLOBAL T* key_pool, const GLOBAL T* value_pool, const PagedRows paged,
                                               i32 begin, i32 lowest, i32 highest, u32 key_wave, u32 row_wave, u32 part,
                                               const AttentionShape& s) {
-    constexpr i32 STEP = 16 * Shape::KEY_WAVES;
-    i32 tile = begin + (i32)key_wave * 16;
+    constexpr i32 KEYS = 16 * TILES, STEP = KEYS * Shape::KEY_WAVES;
+    i32 tile = begin + (i32)key_wave * KEYS;
     if (tile > paged.end) return;
     const i32 in_tile = (i32)(lane_id() % 16);
     const LOCAL u16* queries = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
-    u32 row[TILES_AHEAD];
-    UNROLL for (u32 u = 0; u < TILES_AHEAD; u++) {
-      row[u] = paged.of(tile + (i32)u * STEP + in_tile);
+    u32 row[TILES], next[TILES];  // of this step and the next one: a table is read long before what it says is used
+    UNROLL for (u32 u = 0; u < TILES; u++) {
+      row[u] = paged.of(tile + (i32)u * 16 + in_tile);
+      next[u] = paged.of(tile + STEP + (i32)u * 16 + in_tile);
       if constexpr (AHEAD) {
         ask_keys(keys[u], key_pool, row[u], s, 0);
         UNROLL for (u32 g = 0; g < GROUPS; g++) ask_values(values[u], value_pool, row[u], s, g, part);
       }
     }
-    while (tile <= paged.end) {
-      UNROLL for (u32 u = 0; u < TILES_AHEAD; u++, tile += STEP) {
-        if (u > 0 && tile > paged.end) break;
-        if constexpr (EARLY && !AHEAD) ask_values(values[u], value_pool, row[u], s, 0, part);
-        const u32 next = paged.of(tile + (i32)TILES_AHEAD * STEP + in_tile);
-        Tile scores[BLOCKS];
-        UNROLL for (u32 b = 0; b < BLOCKS; b++) scores[b] = {};
-        if constexpr (AHEAD) {
-          score_keys(scores, keys[u], queries, 0);
-          ask_keys(keys[u], key_pool, next, s, 0);
-        } else {
-          _Pragma("unroll 1") for (u32 slice = 0; slice < SLICES; slice += AT_ONCE) {
-            ask_keys(keys[u], key_pool, row[u], s, slice);
-            score_keys(scores, keys[u], queries, slice);
-          }
+    for (; tile <= paged.end; tile += STEP) {
+      if constexpr (EARLY && !AHEAD) ask_values(values[0], value_pool, row[0], s, 0, part);
+      u32 after[TILES];
+      UNROLL for (u32 u = 0; u < TILES; u++) after[u] = paged.of(tile + 2 * STEP + (i32)u * 16 + in_tile);
+      Tile scores[TILES][BLOCKS] = {};
+      if constexpr (AHEAD) {
+        score_keys(scores, queries, 0);
+        UNROLL for (u32 u = 0; u < TILES; u++) ask_keys(keys[u], key_pool, next[u], s, 0);
+      } else {
+        _Pragma("unroll 1") for (u32 slice = 0; slice < SLICES; slice += AT_ONCE) {
+          ask_keys(keys[0], key_pool, row[0], s, slice);
+          score_keys(scores, queries, slice);
         }
-        if (tile < highest || tile + 15 > smaller(lowest, paged.end)) {
-          take<true>(scores, values[u], tile, value_pool, row[u], s, part);
-        } else {
-          take<false>(scores, values[u], tile, value_pool, row[u], s, part);
-        }
-        row[u] = next;
+      }
+      if (tile < highest || tile + KEYS - 1 > smaller(lowest, paged.end)) {
+        take<true>(scores, tile, value_pool, row[0], s, part);
+      } else {
+        take<false>(scores, tile, value_pool, row[0], s, part);
+      }
+      UNROLL for (u32 u = 0; u < TILES; u++) {
+        row[u] = next[u];
+        next[u] = after[u];
         if constexpr (AHEAD) {
-          UNROLL for (u32 g = 0; g < GROUPS; g++) ask_values(values[u], value_pool, next, s, g, part);
+          UNROLL for (u32 g = 0; g < GROUPS; g++) ask_values(values[u], value_pool, row[u], s, g, part);
         }
       }
     }

@@ -222,6 +222,19 @@ def test_experts_are_refused_by_name_where_there_are_no_kernels(tmp_path: Path) 
         compiled(bundle, target="vulkan")
 
 
+def test_latent_attention_has_kernels() -> None:
+    """DeepSeek's: heads of 576 for the scores, of which 512 are the values; no attention is left to the compiler."""
+    config = SMALL | {"model_type": "deepseek_v3", "first_k_dense_replace": 2, "num_key_value_heads": 4}
+    config |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 256, "v_head_dim": 256}
+    config |= {"q_lora_rank": 256, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+    config |= {"n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+    del config["head_dim"]
+    entries: dict[str, tuple[Kind, int]] = {"prefill_16": ("prefill", 16), "decode_1": ("decode", 1)}
+    lowered = lower_program(traced(config, 256, entries).program, ROCM, "f32", None)
+    assert "strixhlo.attention" not in lowered.program
+    assert {"few", "b1"} == {*re.findall(r"@strixhlo_attention_(few|b1)_f16_d576_v512p128", lowered.program)}
+
+
 def dispatches(stream: str, entry: str) -> list[str]:
     """The kernels that an entry point launches, in order."""
     function = stream.partition(f"util.func public @{entry}(")[2].partition("util.func ")[0]

@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gfx1151_sim.kernel_machine import relatives
+from gfx1151_sim.kernel_machine import kernels_of, relatives
 from ml_dtypes import bfloat16, float8_e4m3fn
 
+from strixhlo.compile.hsaco import code_objects, kernels
+from strixhlo.compile.report import load_widths
 from strixhlo.custom_kernels.gpu.attention_kernels import float32_kernels
 from strixhlo.custom_kernels.gpu.attention_launches import attention_launches
+from strixhlo.custom_kernels.gpu.kernels import build_hsaco
 from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
 from strixhlo.custom_kernels.ops import attention as attention_op
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -239,6 +242,26 @@ def test_the_cases_above_launch_every_float32_kernel():
     launched = {launch.symbol for case in FLOAT32.values() for launch in launches_of(case)}
     assert set(float32_kernels()) <= launched | {launch.symbol for launch in launches_of(FEW["GQA of 7, split"])}
     assert all(relatives(launch.symbol) for case in FEW.values() for launch in launches_of(case)[:1])
+
+
+FOR_GFX1151 = sorted({launches_of(case)[0].symbol for case in (*FEW.values(), *MANY.values()) if case.blocks == 1})
+
+
+def test_kernels_for_gfx1151_use_its_matrix_units_and_no_scratch():
+    for symbol in FOR_GFX1151:
+        path = build_hsaco("gfx1151", kernels_of(relatives(symbol)))
+        found = {k[".name"]: k for code in code_objects(path.read_bytes()) for k in kernels(code)}
+        kernel = found[symbol]
+        for wasted in (".vgpr_spill_count", ".sgpr_spill_count", ".private_segment_fixed_size"):
+            assert kernel[wasted] == 0, f"{symbol}: {wasted}"
+        assert kernel[".vgpr_count"] <= 256 and kernel[".group_segment_fixed_size"] <= 40960, symbol
+        assembly = path.with_suffix(".s").read_text()
+        function = assembly.partition(f"; -- Begin function {symbol}\n")[2].partition("; -- End function")[0]
+        multiplied = "bf16" if "_bf16_" in symbol else "f16"
+        assert f"v_wmma_f32_16x16x16_{multiplied}" in function, symbol
+        loads = load_widths(assembly)[symbol]
+        most = 8 if "_fp8_" in symbol else 16  # eight elements of a key
+        assert loads.get(str(most), 0) >= 8, (symbol, loads)
 
 
 def test_shapes_without_a_kernel():
