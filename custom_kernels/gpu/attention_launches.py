@@ -13,6 +13,7 @@ THREADS, WAVES = 128, 4
 SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
 MOST_SPLITS = 64  # of attention.h
 PARTS_BYTES = 64 * 1024 * 1024  # that parts take at most
+MOST_DECODED = 8  # sequences of a decode entry
 ROWS_OF_FEW = 8  # queries in two terms each
 NARROW_BLOCK = 128  # head dimensions of which a wave holds the sums of two blocks of rows
 
@@ -58,13 +59,14 @@ def attention_launches(
         blocks, rows = _rows(queries, head_dim, value_dim, x, chip)
         tiles = -(-queries // rows)
         if splits is None:
-            # Of few rows the same for any number of sequences: a row is summed in one order.
-            splits = chip.attention_wanted // ((heads if blocks else kv_heads) * tiles) if long else 1
-            most = min(MOST_SPLITS, PARTS_BYTES // (4 * tokens * q_heads * value_dim))
+            # Of decoded tokens the same for any number of sequences: a row is summed in one order.
+            alone = not blocks or tokens == sequences
+            splits = chip.attention_wanted // ((kv_heads if alone else heads) * tiles) if long else 1
+            most = min(MOST_SPLITS, PARTS_BYTES // (4 * (MOST_DECODED if alone else tokens) * q_heads * value_dim))
             own = {"splits": max(1, min(splits, most))}
             kernel = with_elements(f"{dtype}_d{head_dim}" + (f"v{value_dim}" if value_dim != head_dim else ""), x)
-            # Of few rows the same for any number of sequences, as above: asked with one.
-            asked = Question("attention", kernel, tokens if blocks else 0, (q_heads, kv_heads, context))
+            # As above, asked with no number of rows.
+            asked = Question("attention", kernel, 0 if alone else tokens, (q_heads, kv_heads, context))
             options = [{"splits": n} for n in sorted({own["splits"], 1, 2, 4, 8, 16, 32, 64}) if n <= most or n == 1]
             splits = int(chip.choices.pick(asked, own, options)["splits"])
         symbol = flash_symbol(dtype, head_dim, value_dim, blocks, chip.attention_part, splits > 1)
