@@ -28,7 +28,7 @@ SHAPES = ((4096, 14336), (14336, 4096), (5120, 25600), (28672, 8192))
 FEW = (1, 2, 4, 8, 16)  # rows of x, at every shape
 CHECKED = (1, 2, 3, 8, 9, 70)  # rows of x whose results are checked first
 ACTIVATIONS = ("f32", "bf16")
-MANY = (64, 128, 512)  # rows of x, at 14336 x 4096
+MANY = (32, 64, 128, 512, 2048)  # rows of x, at 14336 x 4096, of float16 too; those of 128 and 512 also at 4096 x 14336
 ROTATING = 768 << 20  # bytes of weights
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
@@ -36,7 +36,7 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 def prepare(folder: Path) -> None:
     """Write kernels.ptx, plan.json and the small cases."""
     from strixhlo.custom_kernels.gpu.kernels import build_ptx
-    from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+    from strixhlo.custom_kernels.gpu.launches import H200, dense_matmul_launches, quantized_matmul_launches
     from strixhlo.custom_kernels.ops.formats import FORMATS as DEFINED
     from strixhlo.custom_kernels.ops.formats import dequantize
 
@@ -51,18 +51,7 @@ def prepare(folder: Path) -> None:
             parts = fmt.parts(n, k)
             narrow = {"scale", "bias"} if dtype == "bf16" else set()
             sizes = [int(np.prod(s)) * (2 if p in narrow else np.dtype(d).itemsize) for p, (s, d) in parts.items()]
-            shape = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
-            shape["local"] = launch.local_memory
-            return {
-                **shape,
-                "scalars": launch.scalars,
-                "format": fmt.name,
-                "x": of,
-                "m": m,
-                "n": n,
-                "k": k,
-                "parts": sizes,
-            }
+            return described(launch, fmt.name, of, m, n, k, sizes)
 
         for m, of in product(CHECKED, ACTIVATIONS):
             n, k = 131, 768
@@ -92,12 +81,23 @@ def prepare(folder: Path) -> None:
             np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
             plan.append({**case(m, n, k, of), "check": file})
         plan += [case(m, n, k, of) for n, k in SHAPES for m in FEW for of in ACTIVATIONS]
-        plan += [case(m, 14336, 4096, of) for m in MANY for of in ACTIVATIONS]
+        plan += [case(m, 14336, 4096, of) for m in MANY for of in (*ACTIVATIONS, "f16")]
+        plan += [case(m, 4096, 14336, "bf16") for m in (128, 512)]
+    for m in MANY:
+        (launch,) = dense_matmul_launches("bf16", m, 14336, 4096, H200, "bf16") or ()
+        plan.append(described(launch, "bf16", "bf16", m, 14336, 4096, [2 * 14336 * 4096]))
     ptx = build_ptx("sm_80", {c["symbol"] for c in plan}).read_text()
     nothing = ".visible .entry nothing() { ret; }"
     (folder / "kernels.ptx").write_text(f"{ptx}\n{nothing}\n")
     (folder / "plan.json").write_text(json.dumps(plan))
     print(f"{len(plan)} cases in {folder}")
+
+
+def described(launch: Any, format: str, x: str, m: int, n: int, k: int, parts: list[int]) -> dict[str, Any]:
+    """A launch as the plan has it. parts: bytes of each of the weight's."""
+    shape = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
+    shape |= {"local": launch.local_memory, "scalars": launch.scalars}
+    return {**shape, "format": format, "x": x, "m": m, "n": n, "k": k, "parts": parts}
 
 
 def run(folder: Path) -> None:
@@ -159,7 +159,7 @@ def run(folder: Path) -> None:
     names = ("format", "x", "rows", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
     print("|", " | ".join(names), "|\n" + "|---" * len(names) + "|")
     nothing: dict[tuple[int, ...], float] = {}
-    kinds = {"f32": torch.float32, "bf16": torch.bfloat16}
+    kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     turn = iter(range(10**9))
     for case in json.loads((folder / "plan.json").read_text()):
         m, n, k = case["m"], case["n"], case["k"]
