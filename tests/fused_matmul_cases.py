@@ -12,6 +12,7 @@ TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32",
 NONE = {"normed": False, "epsilon": 0.0, "offset": 0.0, "biased": False, "activation": "", "limit": 0.0}
 NONE |= {"added": False, "scale": 1.0}
 SUM = {"summed": "sum", "sum_epsilon": 1e-4, "sum_offset": 1.0}
+LAYER = {"normed": True, "layer_norm": "biased", "epsilon": 1e-3}
 K, WIDE = 160, 1184  # the latter in local memory bit by bit, where there are 8 rows
 # Case -> formats of the tensors, (tensor, first row, rows) of each weight, attributes
 CASES = {
@@ -24,6 +25,9 @@ CASES = {
     "gated halves": (("f32",), ((0, 0, 35), (0, 35, 35)), {"activation": "gelu"}),
     "gated, of two formats": (("q8_0", "f16"), ((0, 0, 9), (1, 0, 9)), {"normed": True, "activation": "silu"}),
     "gated, clamped": (("f32", "f32"), ((0, 0, 9), (1, 0, 9)), {"activation": "clamped", "limit": 1.0, "biased": True}),
+    "a LayerNorm": (("f16",), ((0, 0, 33),), LAYER | {"layer_norm": "plain"}),
+    "a LayerNorm with a bias": (("q4_1", "q4_1"), ((0, 0, 9), (1, 0, 9)), LAYER | {"activation": "silu"}),
+    "a LayerNorm of wide rows": (("q8_0",), ((0, 0, 9),), LAYER),
     "a sum": (
         ("q4_1", "q4_1"),
         ((0, 0, 35), (1, 0, 35)),
@@ -60,6 +64,8 @@ def operands_of(case: str, m: int) -> tuple[dict, dict[str, np.ndarray]]:
             operands[f"{t}.dense"] = np.asarray(jnp.asarray(rng.standard_normal((n, k)), dtype))
     if attributes["normed"]:
         operands["norm"] = rng.standard_normal(k).astype(np.float32)
+    if attributes.get("layer_norm") == "biased":
+        operands["norm bias"] = rng.standard_normal(k).astype(np.float32)
     if attributes["biased"]:
         operands |= {f"bias {i}": rng.standard_normal(r[2]).astype(np.float32) for i, r in enumerate(rows)}
     if attributes["added"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..choices import Choices
@@ -32,14 +32,14 @@ PLACES = (
     ("super_minimum",),
 )
 INTEGER = 1 << 6  # in a weight's word: it takes 8-bit activations
-NORMED, BIASED, ADDED, PREPARED, SUMMED, SCALED = 1, 2, 4, 8, 16, 32
+NORMED, BIASED, ADDED, PREPARED, SUMMED, SCALED, LAYER, NORM_BIASED = 1, 2, 4, 8, 16, 32, 64, 128
 SCRATCH = 64 * 1024  # bytes of a workgroup for its input
 FEW = 8  # rows
 MOST_SHARES, ROWS_OF_SHARE = 32, 128  # of workgroups that prepare the input themselves, which costs as much as 8 rows
 
 
 @dataclass(frozen=True)
-class _Weight:
+class Weight:
     """One weight of a call: how it is read, which rows, and its operands where a kernel expects them."""
 
     kernel: WeightKernel
@@ -64,29 +64,35 @@ def placed(operands: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     return tuple(next((operands[name] for name in place if name in operands), codes) for place in PLACES), codes
 
 
-def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[_Weight]:
+def _weights(form: Form, k: int, types: OperandTypes, fast: bool) -> list[Weight]:
     found, dtypes = [], dict(zip(form.operands(k), (t for _, t in types), strict=True))
     for i, rows in enumerate(form.rows):
         format, names = form.formats[rows.tensor], form.parts(k)[rows.tensor]
         operands = {name: f"{rows.tensor}.{name}" for name in names}
         of_parts = {name: dtypes[operand] for name, operand in operands.items()}
-        kernel = weight_kernel(format, of_parts) if format in FORMATS else WeightKernel(format, integer=False)
-        places, codes = placed(operands)
-        bias = f"bias {i}" if form.biased else codes
-        found.append(_Weight(kernel, fast and kernel.integer, rows.first, rows.count, places, bias))
+        weight = stored_weight(format, operands, of_parts, rows.count)
+        bias = f"bias {i}" if form.biased else weight.bias
+        found.append(replace(weight, integer=fast and weight.kernel.integer, first=rows.first, bias=bias))
     return found
 
 
-def _scratch(weights: Sequence[_Weight], form: Form, m: int, k: int) -> int:
+def stored_weight(format: str, operands: Mapping[str, str], dtypes: Mapping[str, str], n: int) -> Weight:
+    """All n rows of a tensor, for float32 activations and without a bias. operands, dtypes: of its parts by name."""
+    kernel = weight_kernel(format, dtypes) if format in FORMATS else WeightKernel(format, integer=False)
+    places, codes = placed(operands)
+    return Weight(kernel, False, 0, n, places, codes)
+
+
+def _scratch(weights: Sequence[Weight], form: Form, m: int, k: int) -> int:
     """Bytes that the kernel takes for m rows of the input."""
     rounded = m * (k + k // RUN * 4 + k // 16 * 4) if any(w.integer for w in weights) else 0
     if all(w.integer for w in weights):
-        return rounded + (k * 4 if form.summed else 0)
+        return rounded + (k * 4 if form.summed or form.layer else 0)
     return rounded + (m * k * 4 if form.normed or form.summed else 0)
 
 
 def _tile(
-    weights: Sequence[_Weight], gated: bool, prepares: bool, choices: Choices, shape: tuple[int, int]
+    weights: Sequence[Weight], gated: bool, prepares: bool, choices: Choices, shape: tuple[int, int]
 ) -> tuple[int, int]:
     """(tiles of 16 weight rows of a workgroup, workgroups). shape: of the input."""
     tiles = sum(_ceil_div(w.n, ROW_ALIGN) for w in (weights[:1] if gated else weights))
@@ -119,7 +125,13 @@ def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers
     if form.normed:
         bits = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
         h, scalars = (Output("h", (m, k), "f32"),), (m, k, *bits, row_tile)
-        launches.append(Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, _ceil_div(m, row_tile)))
+        launch = Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, _ceil_div(m, row_tile))
+        if form.layer:
+            biased = form.layer == "biased"
+            inputs = (x, "norm", "norm bias" if biased else "norm")
+            further = (m, k, *bits, int(biased), row_tile)
+            launch = replace(launch, symbol="strixhlo_layer_norm_rows", inputs=inputs, scalars=further)
+        launches.append(launch)
         x = "h"
     if integers:
         outputs = (Output("xq", (m, k), "i8"), Output("xs", (m, k // RUN), "f32"), Output("xsum", (m, k // 16), "i32"))
@@ -138,10 +150,12 @@ def fused_matmul(fast: bool, choices: Choices, attributes: Mapping[str, Any], ty
     prepares = small and (integers or form.normed or bool(form.summed)) and _scratch(weights, form, m, k) <= SCRATCH
     launches, x = ([], "x") if prepares else _prepare(form, attributes, m, k, integers)
     rounded = ("xq", "xs", "xsum") if not prepares and integers else (x, x, x)
-    inputs = (x, *rounded, "norm" if form.normed else x, "residual" if form.added else x)
+    norms = ("norm" if form.normed else x, "norm bias" if form.layer == "biased" else x)
+    inputs = (x, *rounded, *norms, "residual" if form.added else x)
     summed = prepares and bool(form.summed)
     of_sum = ("base", "sum norm", "factor" if form.summed == "scaled" else "base") if summed else (x, x, x)
     flags = NORMED * form.normed | BIASED * form.biased | ADDED * form.added | PREPARED * (not prepares)
+    flags |= LAYER * bool(form.layer) | NORM_BIASED * (form.layer == "biased")
     flags |= (SUMMED | SCALED * (form.summed == "scaled")) * summed
     tile, workgroups = _tile(weights, gated, prepares, choices, (m, k))
     activation = ACTIVATIONS.index(attributes["activation"]) if attributes["activation"] else -1

@@ -100,26 +100,35 @@ struct FusedSum {
   float* to;
 };
 
+// The norm before a matmul: an RMSNorm, or a LayerNorm whose bias may be null.
+struct FusedNorm {
+  RmsNorm rms;
+  bool layer;
+  const float* bias;
+};
+
 // Adds, normalizes and rounds the input on `scratch`, as far as there is something to do and the weights want it.
-static FusedInput prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum, const RmsNorm* norm, bool floats,
+static FusedInput prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum, const FusedNorm* norm, bool floats,
                            bool integers, uint8_t* scratch) {
   float* h = reinterpret_cast<float*>(scratch);  // all rows where weights take floats, else one
-  scratch += sizeof(float) * (floats ? (sum || norm ? M * K : 0) : sum ? K : 0);
+  const bool layer = norm && norm->layer;
+  scratch += sizeof(float) * (floats ? (sum || norm ? M * K : 0) : sum || layer ? K : 0);
   float* scale = reinterpret_cast<float*>(scratch);
   int32_t* sums = reinterpret_cast<int32_t*>(scale + M * (K / RUN));
   int8_t* q = reinterpret_cast<int8_t*>(sums + M * (K / HALF_RUN));
   for (int64_t m = 0; m < M; m++) {
     const float* row = x + m * K;
     float* kept = floats ? h + m * K : h;
-    const RmsNorm* left = norm;
+    const RmsNorm* left = norm ? &norm->rms : nullptr;
     if (sum) {
       add_normed_row(sum->base + m * K, row, K, sum->norm, sum->factor, kept);
       if (sum->to)
         for (int64_t k = 0; k < K; k += W) store_part(sum->to + m * K + k, load_part(kept + k, min(K - k, W)), min(K - k, W));
       row = kept;
     }
-    if (floats && norm) {
-      normalize_row(row, K, *norm, kept);
+    if (layer) layer_normalize_row(row, K, norm->rms, norm->bias, kept);
+    if (!layer && floats && norm) normalize_row(row, K, norm->rms, kept);
+    if (layer || (floats && norm)) {
       row = kept;
       left = nullptr;
     }
@@ -193,7 +202,7 @@ static void fused_gated(FusedWeight (&weights)[2], const FusedInput& in, const F
 #define RESULT(name) BUFFER(uint8_t, name)
 #define TO_RESULT(name) reinterpret_cast<float*>(AT(name))
 
-enum FusedFlags : int64_t { NORMED = 1, BIASED = 2, ADDED = 4, PREPARED = 8, SUMMED = 16, SCALED = 32 };
+enum FusedFlags : int64_t { NORMED = 1, BIASED = 2, ADDED = 4, PREPARED = 8, SUMMED = 16, SCALED = 32, LAYER = 64, NORM_BIASED = 128 };
 
 INLINE FusedWeight fused_weight(const uint8_t* codes, const uint8_t* high, const uint8_t* scale, const uint8_t* super,
                                 const uint8_t* minimum, const uint8_t* super_minimum, const uint8_t* bias,
@@ -219,14 +228,15 @@ INLINE FusedWeight fused_weight(const uint8_t* codes, const uint8_t* high, const
 // Runs `run` on the input that it prepares, which is on the stack of this function alone.
 template <class Run>
 __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum,
-                                                  const RmsNorm* norm, bool floats, bool integers, const Run& run) {
+                                                  const FusedNorm* norm, bool floats, bool integers, const Run& run) {
   alignas(64) uint8_t scratch[SCRATCH];
   run(prepared(x, M, K, sum, norm, floats, integers, scratch));
 }
 
 // x: the input, or with PREPARED the normalized input and what it rounds to. The first workgroup stores the sum.
 #define FUSED_BUFFERS \
-  TILES_BYTES BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(residual), BYTES(base), BYTES(sum_norm), BYTES(factor)
+  TILES_BYTES BYTES(x), BYTES(xq), BYTES(xs), BYTES(xsum), BYTES(norm), BYTES(norm_bias), BYTES(residual), BYTES(base), \
+      BYTES(sum_norm), BYTES(factor)
 #define FUSED_SCALARS                                                                                                \
   int64_t M, int64_t K, int64_t tile, int64_t flags, int64_t epsilon_bits, int64_t offset_bits, int64_t activation,  \
       int64_t limit_bits, int64_t scale_bits, int64_t sum_epsilon_bits, int64_t sum_offset_bits
@@ -235,7 +245,8 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
   FusedWeight weights[COUNT] = {__VA_ARGS__};                                                                        \
   bool floats = false, integers = false;                                                                             \
   for (const FusedWeight& w : weights) integers |= w.integer, floats |= !w.integer;                                  \
-  const RmsNorm rms = {TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)};                     \
+  const FusedNorm before = {{TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)},               \
+                            (flags & LAYER) != 0, flags & NORM_BIASED ? TO_FLOAT(norm_bias) : nullptr};              \
   const FusedShape shape = {M, K, tile, activation, BITS_TO_FLOAT(limit_bits), BITS_TO_FLOAT(scale_bits),            \
                             flags & ADDED ? TO_FLOAT(residual) : nullptr};                                           \
   const FusedSum sums = {TO_FLOAT(base),                                                                             \
@@ -247,7 +258,7 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
     run({TO_FLOAT(x), {reinterpret_cast<const int8_t*>(AT(xq)), TO_FLOAT(xs), reinterpret_cast<const int32_t*>(AT(xsum)), K}, \
          MAY_USE_TILES}); \
   else                                                                                                               \
-    on_prepared(TO_FLOAT(x), M, K, flags & SUMMED ? &sums : nullptr, flags & NORMED ? &rms : nullptr, floats,         \
+    on_prepared(TO_FLOAT(x), M, K, flags & SUMMED ? &sums : nullptr, flags & NORMED ? &before : nullptr, floats,      \
                 integers, run);
 
 KERNEL strixhlo_fused_matmul_1(FUSED_BUFFERS, WEIGHT_BUFFERS(0), RESULT(sum), RESULT(y), FUSED_SCALARS, WEIGHT_SCALARS(0),

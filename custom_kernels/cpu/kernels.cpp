@@ -3,6 +3,7 @@
 #include "attention.cpp"
 #include "dense_matmul.cpp"
 #include "fused_matmul.cpp"
+#include "embedding.cpp"  // after fused_matmul.cpp, whose weights it reads
 #include "moe_matmul.cpp"
 #include "moe_matmul_int8.cpp"
 #include "moe_few_rows.cpp"  // after fused_matmul.cpp

@@ -8,20 +8,20 @@ from typing import Any
 from ..ops.formats_gguf import RUN
 from ..ops.launch import Launch, Output
 from ..ops.moe_matmul import ACTIVATIONS
-from .fused_launches import ADDED, BIASED, FEW, NORMED, SCRATCH, _Weight, placed
+from .fused_launches import ADDED, BIASED, FEW, NORMED, SCRATCH, Weight, placed
 from .launches import ROW_ALIGN, _ceil_div, _float_bits
 from .weight_kernels import WeightKernel
 
 MOST_SHARES, ROWS_OF_SHARE = 64, 64  # workgroups; rows of gate and up of a token that are worth preparing its input
 
 
-def _weight(kernel: WeightKernel, fast: bool, prefix: str, names: Sequence[str], n: int, bias: str) -> _Weight:
+def _weight(kernel: WeightKernel, fast: bool, prefix: str, names: Sequence[str], n: int, bias: str) -> Weight:
     """The rows of all experts; n: of one."""
     places, codes = placed({name: f"{prefix}.{name}" for name in names})
-    return _Weight(kernel, fast and kernel.integer, 0, n, places, bias or codes)
+    return Weight(kernel, fast and kernel.integer, 0, n, places, bias or codes)
 
 
-def _bytes(weights: Sequence[_Weight], normed: bool, m: int, k: int) -> int:
+def _bytes(weights: Sequence[Weight], normed: bool, m: int, k: int) -> int:
     """What the kernel of gate and up takes of its stack for m rows of the input."""
     floats = normed and not all(w.integer for w in weights)
     integers = any(w.integer for w in weights)

@@ -111,7 +111,7 @@ KERNEL strixhlo_moe_gate_up_few(BYTES(x), BYTES(norm), BYTES(order), BYTES(offse
                                 int64_t wg) {
   const FusedWeight gate = WEIGHT(0), up = WEIGHT(1);
   const MoeOrder order_of = {TO_INT(order), TO_INT(offsets), experts, k};
-  const RmsNorm rms = {TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)};
+  const FusedNorm rms = {{TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)}, false, nullptr};
   const FusedShape shape = {M, K, 0, activation, BITS_TO_FLOAT(limit_bits), 1.0f, nullptr};
   const auto run = [&](const FusedInput& in) {
     moe_gate_up_few(gate, up, in, order_of, shape, TO_RESULT(h), workgroups, wg);

@@ -10,6 +10,16 @@ KERNEL strixhlo_norm_rows(BUFFER(const float, x), BUFFER(const float, norm), BUF
   for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++) normalize_row(AT(x) + m * K, K, rms, AT(h) + m * K);
 }
 
+// The same of a LayerNorm, with a bias where `biased`.
+KERNEL strixhlo_layer_norm_rows(BUFFER(const float, x), BUFFER(const float, norm), BUFFER(const float, bias),
+                                BUFFER(float, h), int64_t M, int64_t K, int64_t epsilon_bits, int64_t offset_bits,
+                                int64_t biased, int64_t row_tile, int64_t wg) {
+  const RmsNorm layer = {AT(norm), __builtin_bit_cast(float, int32_t(epsilon_bits)),
+                         __builtin_bit_cast(float, int32_t(offset_bits))};
+  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++)
+    layer_normalize_row(AT(x) + m * K, K, layer, biased ? AT(bias) : nullptr, AT(h) + m * K);
+}
+
 // y = (base + RMSNorm(x)) * factor, of rows alike: see custom_kernels/ops/add_normed.py.
 KERNEL strixhlo_add_normed(BUFFER(const float, base), BUFFER(const float, x), BUFFER(const float, norm),
                            BUFFER(const float, factor), BUFFER(float, y), int64_t M, int64_t K, int64_t epsilon_bits,

@@ -1,4 +1,4 @@
-// RMSNorm (arXiv:1910.07467) of rows.
+// RMSNorm (arXiv:1910.07467) of rows, and LayerNorm.
 #pragma once
 #include "vector.h"
 
@@ -47,6 +47,24 @@ INLINE void normalize_row(const float* x, int64_t K, const RmsNorm& norm, float*
   for (int64_t k = 0; k < K; k += W) {
     const int64_t here = min(K - k, W);
     store_part(to + k, here == W ? row.at(k) : row.some(k, here), here);
+  }
+}
+
+// The LayerNorm (arXiv:1607.06450) of a row; bias: null for none. to may be x. The order of the sums depends on K alone.
+INLINE void layer_normalize_row(const float* x, int64_t K, const RmsNorm& norm, const float* bias, float* to) {
+  F sums = {}, squares = {};
+  for (int64_t k = 0; k < K; k += W) sums += load_part(x + k, min(K - k, W));
+  const float mean = sum(sums) / float(K);
+  for (int64_t k = 0; k < K; k += W) {
+    const F d = lane_index() < I(int32_t(min(K - k, W))) ? load_part(x + k, min(K - k, W)) - mean : F(0.0f);
+    squares = fma(d, d, squares);
+  }
+  const float factor = 1.0f / __builtin_elementwise_sqrt(sum(squares) / float(K) + norm.epsilon);
+  for (int64_t k = 0; k < K; k += W) {
+    const int64_t here = min(K - k, W);
+    F v = (load_part(x + k, here) - mean) * factor * (load_part(norm.weight + k, here) + norm.offset);
+    if (bias) v += load_part(bias + k, here);
+    store_part(to + k, v, here);
   }
 }
 

@@ -11,6 +11,7 @@ from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
 from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
+from .embedding_launches import embedding
 from .fused_launches import add_normed_launch, fused_matmul
 from .launches import (
     TOKENS_PER_WORKGROUP,
@@ -41,6 +42,7 @@ def cpu_rules(fast: bool, choices: Choices = RULES_ONLY) -> dict[str, LoweringRu
         "attention": _attention,
         "argmax": _argmax,
         "add_normed": _add_normed,
+        "embedding": embedding,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, fast=fast),
         "moe_down": partial(moe_down, fast=fast),

@@ -8,10 +8,10 @@
 #include "gemv.h"
 
 // Which operands a kernel has, beside x and COUNT weights of one format.
-template <u32 COUNT_, bool GATED_, bool NORMED_, bool BIASED_, bool ADDED_, u32 SUM_ = NO_SUM>
+template <u32 COUNT_, bool GATED_, u32 NORM_, bool BIASED_, bool ADDED_, u32 SUM_ = NO_SUM>
 struct FusedForm {
-  static constexpr u32 COUNT = COUNT_, SUM = SUM_;
-  static constexpr bool GATED = GATED_, NORMED = NORMED_, BIASED = BIASED_, ADDED = ADDED_;
+  static constexpr u32 COUNT = COUNT_, NORM = NORM_, SUM = SUM_;
+  static constexpr bool GATED = GATED_, BIASED = BIASED_, ADDED = ADDED_;
 };
 
 // Rows [first, first + n) of a tensor, and their bias.
@@ -26,6 +26,7 @@ struct FusedShape {
   u32 m, k, lanes, workgroups, stride, column, activation;
   f32 limit, scale;
   RmsNorm norm;
+  const GLOBAL f32* norm_bias;
   const GLOBAL X* residual;
   FusedSum<X> sum;
 };
@@ -39,7 +40,7 @@ DEVICE void fused_gemv(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
   UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = runs;
 
   f32 factor[M];
-  FusedInput<M, GEMV_THREADS, FORM::SUM, FORM::NORMED, X> in = {x, s.m, s.k, s.norm, s.sum};
+  FusedInput<M, GEMV_THREADS, FORM::SUM, FORM::NORM, X> in = {x, s.m, s.k, s.norm, s.norm_bias, s.sum};
   bool stored = false;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
     // A column belongs to one thread whatever M is, so that squares are summed in one order.
@@ -83,13 +84,13 @@ DEVICE void fused_gemv(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
     const bool fresh = !there;
     if (fresh) UNROLL for (u32 i = 0; i < M; i++) in.squares[i] = 0.0f;
     gemv_block<M, R, W>(tensor, rows, first < n ? runs : 0, runs, s.lanes, block != workgroup_id(), there, fill, sum);
-    if (FORM::NORMED && fresh) in.factors(factor);
+    if (FORM::NORM == INPUT_RMS && fresh) in.factors(factor);
     stored = true;
     UNROLL for (u32 i = 0; i < M; i++) {
       f32 total[R];
       UNROLL for (u32 r = 0; r < R; r++) {
         total[r] = sum_over(sum[i][r], s.lanes);
-        if constexpr (FORM::NORMED) total[r] *= factor[i];
+        if constexpr (FORM::NORM == INPUT_RMS) total[r] *= factor[i];
         if constexpr (FORM::BIASED) {  // one lane asks for it
           if (part == 0) total[r] += rows_of[r].bias[smaller(first + (FORM::GATED ? 0 : r), n - 1)];
         }

@@ -51,7 +51,7 @@ class _Call:
     @property
     def sums_inside(self) -> bool:
         """Whether the first kernel forms the sum of its input: for few rows, where it has room for the buffers."""
-        if self.m > GEMV_ROWS[-1]:
+        if self.m > GEMV_ROWS[-1] or self.form.layer:
             return False
         return not self.gated or self.gate_and_up() is not None
 
@@ -75,7 +75,7 @@ class _Call:
         name = weight_name(FORMATS[format], dtypes) if format in FORMATS else format
         of_affine = dtypes if name != format else ()
         around = (gated, f.normed, f.biased and not bare, f.added and not bare)
-        return FusedKernel(name, format, of_affine, f.parts(self.k)[tensor], count, *around, rows, f.summed)
+        return FusedKernel(name, format, of_affine, f.parts(self.k)[tensor], count, *around, rows, f.summed, f.layer)
 
     def gate_and_up(self) -> FusedKernel | None:
         """The kernel of both, if there is one."""
@@ -121,7 +121,8 @@ def _launch(
     """weights: numbers of `form.rows`; columns: of the result, how many and the first of these weights'."""
     rows = [call.form.rows[i] for i in weights]
     inputs = [call.source, *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
-    inputs += ["norm"] * kernel.normed + [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
+    inputs += ["norm"] * kernel.normed + ["norm bias"] * (kernel.layer == "biased")
+    inputs += [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
     inputs += SUMS[kernel.summed]
     results = 1 if kernel.gated else GEMV_WEIGHT_ROWS
     columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
@@ -199,8 +200,12 @@ def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
 def _norm(call: _Call) -> list[Launch]:
     """The norm of x, in `h`."""
     h, scalars = (Output("h", (call.m, call.k), call.x),), (call.k, *call.bits("epsilon", "offset"))
-    symbol = with_elements("strixhlo_norm_rows", call.x)
-    return [Launch(symbol, (call.source, "norm"), h, scalars, call.m, NORM_THREADS)]
+    launch = Launch("strixhlo_norm_rows", (call.source, "norm"), h, scalars, call.m, NORM_THREADS)
+    if layer := call.form.layer:
+        inputs = (call.source, "norm", "norm bias" if layer == "biased" else "norm")
+        numbers = (*scalars, int(layer == "biased"))
+        launch = replace(launch, symbol="strixhlo_layer_norm_rows", inputs=inputs, scalars=numbers)
+    return [replace(launch, symbol=with_elements(launch.symbol, call.x))]
 
 
 def _in_tiles(call: _Call, chip: Chip) -> list[Launch]:
@@ -208,7 +213,7 @@ def _in_tiles(call: _Call, chip: Chip) -> list[Launch]:
     launches = list[Launch]()
     if call.form.normed:
         launches = _norm(call)
-        call = replace(call, form=replace(call.form, normed=False), source="h")
+        call = replace(call, form=replace(call.form, normed=False, layer=""), source="h")
     if not call.gated:
         return [*launches, *_few_rows(call, chip, call.form.rows)]
     return [*launches, *(_gated(call, chip) or _gated_apart(call, chip))]

@@ -34,7 +34,7 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
     return at;
   };
 
-  FusedInput<M, STRIPE_THREADS, FORM::SUM, FORM::NORMED, X> in = {x, s.m, s.k, s.norm, s.sum};
+  FusedInput<M, STRIPE_THREADS, FORM::SUM, FORM::NORM, X> in = {x, s.m, s.k, s.norm, s.norm_bias, s.sum};
   bool stored = false, there = false;
   const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
     put_rows<M, W, X>(start, count, s.m, s.k, [&](u32 row, u32 i, bool inside) __attribute__((always_inline)) {
@@ -56,12 +56,12 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
     const bool fresh = !there;
     if (fresh) UNROLL for (u32 i = 0; i < M; i++) in.squares[i] = 0.0f;
     S::sum_stripes(count, s.k, rows_of, begin != share.begin, there, fill);
-    if (FORM::NORMED && fresh) in.factors(factor);
+    if (FORM::NORM == INPUT_RMS && fresh) in.factors(factor);
     stored = true;
     S::each_result(count, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
       const FusedStripe<W> at = place(begin + stripe);
       f32 total[2] = {low * Halves<W>::whole(at.low), high * Halves<W>::whole(at.high)}, by = 1.0f;
-      if constexpr (FORM::NORMED) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;
+      if constexpr (FORM::NORM == INPUT_RMS) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;
       const u32 n = at.low_rows.n, first = at.first + row;
       UNROLL for (u32 r = 0; r < 2; r++) {
         total[r] *= by;

@@ -4,6 +4,7 @@
 
 #include "argmax.h"
 #include "attention.h"
+#include "embedding.h"
 #include "finish.h"
 #include "flash_attention.h"
 #include "fused_gemm.h"
@@ -115,12 +116,25 @@
   KERNEL(ARGMAX_THREADS) \
   void strixhlo_argmax(IN(f32, x), OUT(i32, y), u32 n) { argmax(x, y, n); }
 
+#define EMBEDDING(symbol, X, TYPE, OPERANDS, HELD)                                                          \
+  KERNEL(EMBEDDING_THREADS)                                                                                \
+  void symbol(IN(i32, tokens), INSIDE OPERANDS, OUT(X, y), u32 t, u32 n, u32 k, u32 scale_bits) {           \
+    using Weight = INSIDE TYPE;                                                                            \
+    embedding(tokens, Weight(INSIDE HELD), y, t, n, k, BITS(scale_bits));                                  \
+  }
+
 #define NORM_ROWS(symbol, X)                                                                                 \
   KERNEL(NORM_THREADS)                                                                                       \
   void symbol(IN(X, x), IN(f32, norm), OUT(X, h), u32 k, u32 epsilon_bits, u32 offset_bits) {                \
     norm_rows(x, {norm, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, k); \
   }
 
+#define LAYER_NORM_ROWS(symbol, X)                                                                              \
+  KERNEL(NORM_THREADS)                                                                                          \
+  void symbol(IN(X, x), IN(f32, norm), IN(f32, bias), OUT(X, h), u32 k, u32 epsilon_bits, u32 offset_bits,       \
+              u32 biased) {                                                                                     \
+    layer_norm_rows(x, {norm, BITS(epsilon_bits), BITS(offset_bits)}, biased ? bias : nullptr, h, k);            \
+  }
 #define ADD_NORMED(symbol, X)                                                                                   \
   KERNEL(NORM_THREADS)                                                                                          \
   void symbol(IN(X, base), IN(X, x), IN(f32, norm), IN(f32, factor), OUT(X, y), u32 k, u32 epsilon_bits,         \
@@ -149,7 +163,7 @@
 
 #define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
 // One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
-#define FUSED_FEW(symbol, X, threads, kernel, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, BASE, SUM_NORM, FACTOR, SUM_TO) \
+#define FUSED_FEW(symbol, X, threads, kernel, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, NORM_BIAS, BASE, SUM_NORM, FACTOR, SUM_TO) \
   KERNEL(threads)                                                                                           \
   REGISTERS(128)                                                                                                 \
   void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,  \
@@ -162,7 +176,7 @@
     (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
     kernel<M, Tensor, Form>(x, tensors, rows, y,                                                             \
                                 {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
-                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, RESIDUAL,      \
+                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, NORM_BIAS, RESIDUAL, \
                                  {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
   }
 #define FUSED_GEMV(symbol, X, ...) FUSED_FEW(symbol, X, GEMV_THREADS, fused_gemv, __VA_ARGS__)

@@ -20,6 +20,8 @@ from ..toolchain import KernelObject, cache_directory, find_clang, linker, run_t
 from .attention_kernels import POOLS as ATTENTION_POOLS
 from .attention_kernels import flash_line, float32_kernels
 from .elements import ELEMENTS, OF, elements_of
+from .embedding_kernels import PREFIX as EMBEDDING
+from .embedding_kernels import embedding_line
 from .fused_kernels import fused_line
 from .gemm_tiles import tile_of
 from .moe_kernels import expert_kernels, nvidia_expert_kernels, routing_kernels
@@ -88,6 +90,7 @@ def _kernels() -> dict[str, str]:
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"
     lines |= {"strixhlo_norm_rows": f"NORM_ROWS({OF})", "strixhlo_add_normed": f"ADD_NORMED({OF})"}
+    lines["strixhlo_layer_norm_rows"] = f"LAYER_NORM_ROWS({OF})"
     lines |= {"strixhlo_finish": f"FINISH({OF})", "strixhlo_finish_more": f"FINISH_MORE({OF})"}
     return lines | float32_kernels() | routing_kernels()
 
@@ -113,7 +116,8 @@ def kernel_line(symbol: str) -> str:
     activations (elements.py); fused matmuls, and attention on the matrix units, are
     too many for a table."""
     plain, dtype = elements_of(symbol)
-    line = KERNELS.get(plain) or NVIDIA_KERNELS.get(plain) or flash_line(plain) or fused_line(plain, _PARTS)
+    others = embedding_line if plain.startswith(EMBEDDING) else fused_line
+    line = KERNELS.get(plain) or NVIDIA_KERNELS.get(plain) or flash_line(plain) or others(plain, _PARTS)
     if "{x}" not in line and dtype != "f32":
         raise KeyError(symbol)
     return line.replace("{symbol}", symbol).replace("{x}", ELEMENTS[dtype])

@@ -12,6 +12,7 @@ from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, Ope
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .attention_launches import attention_launches
 from .elements import with_elements
+from .embedding_launches import embedding
 from .fused_launches import add_normed_launch, fused_matmul
 from .kernels import DENSE, POOLS
 from .launches import (
@@ -36,6 +37,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "attention": partial(_attention, chip),
         "argmax": _argmax,
         "add_normed": _add_normed,
+        "embedding": embedding,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),
         "moe_down": partial(moe_down, chip),

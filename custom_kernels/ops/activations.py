@@ -30,6 +30,8 @@ def activation_operands(op: str, attributes: Mapping[str, Any], operands: int) -
     """Which operands of a call are activations; op: "quantized_matmul", operands: how many there are."""
     if op == "rope_and_append":
         return (4,) if attributes["fused"] else (4, 5, 6)
+    if op == "embedding":
+        return ()
     if op == "add_normed":
         return 0, 1
     if op == "fused_matmul":  # the residual and the base of a sum stand at the end, before what belongs to the sum

@@ -13,6 +13,7 @@ formats, of each tensor a key of FORMATS or its dtype ("q4_1,q6_k"); rows, of ea
 it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed, epsilon, offset (added to the norm's weight);
 biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of "clamped"); added, scale (of the residual); and,
 absent where there is no sum, summed ("sum", or "scaled" with a factor), sum_epsilon, sum_offset (added to its norm).
+layer_norm: "", or of a LayerNorm in place of an RMSNorm "plain" or "biased": it has a norm bias [K] after its norm.
 Result: [M, N] of the type of x, rounded once, after everything; with a sum also [M, K].
 """
 
@@ -29,10 +30,11 @@ from .activations import alike, float32
 from .add_normed import reference as add_normed
 from .formats import FORMATS
 from .moe_matmul import activate, part_names
-from .norm import rms_norm
+from .norm import layer_norm, rms_norm
 
 NAME = "strixhlo.fused_matmul"
 SUMS = {"": (), "sum": ("base", "sum norm"), "scaled": ("base", "sum norm", "factor")}  # operands by `summed`
+LAYERS = ("", "plain", "biased")  # layer_norm
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,19 @@ class Matrix:
 
 @dataclass(frozen=True)
 class InputNorm:
-    """An RMSNorm of the input: weight float32 [K], to which `offset` is added."""
+    """A norm of the input: weight float32 [K], to which `offset` is added. layer: it is a LayerNorm, and no RMSNorm,
+    that may have a bias float32 [K]."""
 
     weight: jax.Array
     epsilon: float
     offset: float = 0.0
+    layer: bool = False
+    bias: jax.Array | None = None
+
+    @property
+    def operands(self) -> tuple[jax.Array, ...]:
+        """Its weight and its bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,20 @@ class Form:
     biased: bool
     added: bool
     summed: str = ""
+    layer: str = ""
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Form:
         """From a call's attributes."""
         rows = tuple(Rows(*map(int, part.split(":"))) for part in attributes["rows"].split(","))
         flags = (attributes["normed"], attributes["biased"], attributes["added"])
-        return cls(tuple(attributes["formats"].split(",")), rows, *flags, attributes.get("summed", ""))
+        return cls(
+            tuple(attributes["formats"].split(",")),
+            rows,
+            *flags,
+            attributes.get("summed", ""),
+            attributes.get("layer_norm", ""),
+        )
 
     def parts(self, k: int) -> tuple[tuple[str, ...], ...]:
         """Names of each tensor's parts, in operand order."""
@@ -98,7 +115,8 @@ class Form:
         """Names of all operands: "x", "0.codes", ..., "norm", "bias 0", ..., "residual", "base", "sum norm", ..."""
         tensors = tuple(f"{t}.{part}" for t, names in enumerate(self.parts(k)) for part in names)
         biases = tuple(f"bias {i}" for i in range(len(self.rows))) if self.biased else ()
-        added = (*(("norm",) * self.normed), *biases, *(("residual",) * self.added))
+        norm = ("norm", *(("norm bias",) * (self.layer == "biased"))) if self.normed else ()
+        added = (*norm, *biases, *(("residual",) * self.added))
         return ("x", *tensors, *added, *SUMS[self.summed])
 
     @property
@@ -123,7 +141,9 @@ def evaluate(
         how = {"epsilon": attributes["sum_epsilon"], "offset": attributes["sum_offset"]}
         base, *further = (given[name] for name in SUMS[form.summed])
         x = total = add_normed(float32(base), x, *further, **how, scaled=form.summed == "scaled")
-    if form.normed:
+    if form.layer:
+        x = layer_norm(x, given["norm"] + attributes["offset"], attributes["epsilon"]) + given.get("norm bias", 0.0)
+    elif form.normed:
         x = rms_norm(x, given["norm"] + attributes["offset"], attributes["epsilon"])
     results = []
     for i, rows in enumerate(form.rows):
@@ -175,7 +195,7 @@ def fused_matmul(
         count = weight.count or next(iter(weight.parts.values())).shape[0] - weight.first
         rows.append(f"{tensor}:{weight.first}:{count}")
     parts = [t.parts[name] for t in tensors for name in part_names(t.format, 1, x.shape[1])]
-    further = (*((norm.weight,) if norm else ()), *biases, *((residual.x,) if residual else ()))
+    further = (*(norm.operands if norm else ()), *biases, *((residual.x,) if residual else ()))
     return _composite(
         x,
         *parts,
@@ -183,6 +203,7 @@ def fused_matmul(
         formats=",".join(t.format for t in tensors),
         rows=",".join(rows),
         normed=norm is not None,
+        layer_norm="" if not norm or not norm.layer else "biased" if norm.bias is not None else "plain",
         epsilon=norm.epsilon if norm else 0.0,
         offset=norm.offset if norm else 0.0,
         biased=bool(biases),

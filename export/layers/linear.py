@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import jax
-import jax.numpy as jnp
 
-from ...custom_kernels.ops.activations import DTYPES
 from ...custom_kernels.ops.dense_matmul import dense_matmul
-from ...custom_kernels.ops.formats import FORMATS, dequantize_rows
+from ...custom_kernels.ops.embedding import embedding as embedding_rows
+from ...custom_kernels.ops.formats import FORMATS
 from ...custom_kernels.ops.fused_matmul import Matrix, Residual, fused_matmul
 from ...custom_kernels.ops.quantized_matmul import quantized_matmul
 from .norm import Input, Normed
@@ -105,8 +104,4 @@ def embedding(tokens: jax.Array, w: Weights, name: str, scale: float = 1.0) -> j
     """Rows of the weight `name` [vocabulary, hidden] times `scale`: tokens int32 [T] -> [T, hidden], of the model's
     type of activations. Only they are dequantized."""
     weight = w[name]
-    if weight.format in FORMATS:
-        rows = dequantize_rows(FORMATS[weight.format], weight.parts, tokens)
-    else:
-        rows = jnp.take(weight.parts[DENSE], tokens, axis=0, mode="clip").astype(jnp.float32)
-    return (rows * scale).astype(DTYPES[w.activations])
+    return embedding_rows(tokens, weight.parts, weight.format, weight.columns, scale, w.activations)

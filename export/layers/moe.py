@@ -15,7 +15,7 @@ from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from .linear import linear, projection, projection_shapes
 from .mlp import Mlp
-from .norm import Input, Normed
+from .norm import Input, Normed, plain
 from .weights import Weights
 
 
@@ -122,6 +122,7 @@ class Experts:
         biases = [w[f"{p}experts.{name}.bias"].dense for name in names]
         parts = (gate.parts, up.parts, biases[:2])
         how: dict[str, Any] = {"format": gate.format, "activation": self.activation, "limit": self.limit}
+        x = plain(x) if isinstance(x, Normed) and x.norm.layer else x
         if isinstance(x, Normed):
             how |= {"norm": x.norm.weight, "epsilon": x.norm.epsilon, "offset": x.norm.offset}
             x = x.x

@@ -17,7 +17,7 @@ from .weights import Weights
 
 @dataclass(frozen=True)
 class Normed:
-    """x [T, n], and the RMSNorm that it is to get: a matmul does it on its way in (linear.py)."""
+    """x [T, n], and the norm that it is to get: a matmul does it on its way in (linear.py)."""
 
     x: jax.Array
     norm: InputNorm
@@ -25,7 +25,11 @@ class Normed:
     @property
     def value(self) -> jax.Array:
         """x, normalized: [T, n] of its type."""
-        return rms_norm(self.x, self.norm.weight + self.norm.offset, self.norm.epsilon)
+        norm, weight = self.norm, self.norm.weight + self.norm.offset
+        if not norm.layer:
+            return rms_norm(self.x, weight, norm.epsilon)
+        y = layer_norm(float32(self.x), weight, norm.epsilon)
+        return (y if norm.bias is None else y + norm.bias).astype(self.x.dtype)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -76,7 +80,6 @@ class Norm:
         return (y if factor is None else y * factor).astype(base.dtype)
 
     def before_matmul(self, x: jax.Array, w: Weights, name: str) -> Input:
-        """The same for what goes into matmuls alone: those can do an RMSNorm themselves."""
-        if self.kind != "rms" or self.bias:
-            return self(x, w, name)
-        return Normed(x, InputNorm(w[f"{name}.weight"].dense, self.epsilon, self.offset))
+        """The same for what goes into matmuls alone: those can do a norm themselves."""
+        bias = w[f"{name}.bias"].dense if self.bias else None
+        return Normed(x, InputNorm(w[f"{name}.weight"].dense, self.epsilon, self.offset, self.kind == "layer", bias))

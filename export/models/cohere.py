@@ -33,7 +33,7 @@ class Parallel(Decoder):
     def layer(self, w: Weights, x: jax.Array, cache: Cache, i: int) -> tuple[jax.Array, Cache]:
         """Layer i: x [T, hidden] -> the same."""
         p = f"model.layers.{i}."
-        normed = self.norm(x, w, p + self.norms[0])
+        normed = self.norm.before_matmul(x, w, p + self.norms[0])
         x, cache = self.attention[i](w, p, normed, cache, i, Residual(x))
         x = probe(x, f"layers.{i}.attention")
         return probe(self.mlp[i](w, p, normed, residual=Residual(x)), f"layers.{i}.mlp"), cache

@@ -43,7 +43,7 @@ EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 FUSED = (
     *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1nb", "q8_0_1n", "q8_0_2nb", "q8_0_1br", "q4_0_2gn"),
     *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
-    *("q4_1_3s", "q4_1_2gns", "f16_1nbsf", "q8_0_1ns"),
+    *("q4_1_3s", "q4_1_2gns", "f16_1nbsf", "q8_0_1ns", "f16_1nl", "q4_1_2gnlc", "q8_0_1nlc"),
 )
 # The same of many rows on NVIDIA's GPUs, by tile (gemm_tiles.py); of the first each format is tested without more.
 TILED = {
@@ -72,6 +72,11 @@ MATRIX_TILED = {
 }
 MATRIX_TILED_MORE = ("q4_0_1b",)
 TILED_MORE = ("f16_1", "q4_0_1b")
+# Formats of embeddings that tests build; K-quants and streams of bits share their code with others.
+EMBEDDINGS = (
+    *("q4_0", "q5_1", "q8_0", "q4_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8_block128"),
+    *("affine3_g64_bf16_bf16", "affine4_g128_f16_f32", "f32", "f16", "bf16"),
+)
 FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
 
 OF_ELEMENTS = "activations of "
@@ -88,15 +93,16 @@ def relatives(symbol: str) -> str:
 def _family(symbol: str) -> str:
     """The weight format of a matmul kernel, "experts of" one where it is of a mixture of experts, "stripes of" and
     "tiles of" one where they are of few and of many rows on NVIDIA's GPUs, "matrix tiles" of many on AMD's, "fused" of
-    the other fused ones, itself of attention on the matrix units, "" for others."""
+    the other fused ones, "embedding" of rows, itself of attention on the matrix units, "" for others."""
     if re.fullmatch(r"strixhlo_fused_gemm_\w+_m\d+w(_more)?", symbol):
         return "matrix tiles"
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_stripes_"):
         return f"stripes of {symbol}"
-    if symbol.startswith("strixhlo_fused_"):
-        return "fused"
+    for family in ("fused", "embedding"):
+        if symbol.startswith(f"strixhlo_{family}_"):
+            return family
     if flash_line(symbol):
         return symbol
     if found := re.fullmatch(
@@ -141,6 +147,8 @@ def _kernels_of(name: str, dtype: str) -> list[str]:
     if name == "matrix tiles":
         made = [f"strixhlo_fused_gemm_{form}_m{tile}" for tile, forms in MATRIX_TILED.items() for form in forms]
         return [*made, *(f"strixhlo_fused_gemm_{form}_m64w_more" for form in MATRIX_TILED_MORE)]
+    if name == "embedding":
+        return [f"strixhlo_embedding_{format}" for format in EMBEDDINGS]
     if name.startswith("tiles of "):
         return [symbol for symbol in _tiled_kernels(dtype) if _family(symbol) == name]
     if flash_line(name):

@@ -58,6 +58,8 @@ def problem(x: np.ndarray, names: tuple[str, ...], rows: tuple[tuple[int, int], 
         p.integer.append(name in CASES and CASES[name].integer)
     if made["normed"]:
         p.operands["norm"] = rng.standard_normal(k).astype(np.float32)
+    if made.get("layer_norm") == "biased":
+        p.operands["norm bias"] = rng.standard_normal(k).astype(np.float32)
     if made["biased"]:
         p.operands |= {f"bias {i}": rng.standard_normal(n).astype(np.float32) for i, (_, n) in enumerate(rows)}
     if made["added"]:
@@ -82,8 +84,11 @@ def summed(p: Problem) -> np.ndarray:
 def expected(p: Problem, fast: bool) -> np.ndarray:
     """The op in float64; where a weight takes 8 bits, they are those of the kernels' definition."""
     a, x = p.attributes, summed(p)
+    if a.get("layer_norm"):
+        x = x - x.mean(1, keepdims=True)
     if a["normed"]:
         x = x / np.sqrt((x * x).mean(1, keepdims=True) + a["epsilon"]) * (p.operands["norm"] + a["offset"])
+        x = x + p.operands.get("norm bias", 0.0)
     results = []
     for i, (values, integer) in enumerate(zip(p.values, p.integer, strict=True)):
         h = x
@@ -172,6 +177,16 @@ def test_what_comes_after(fused: Fused, m: int, fast: bool) -> None:
             form = {"activation": activation, "limit": 1.5, "biased": biased}
             hold(fused, problem(x, ("q4_0", "q8_0"), ((2, 15), (0, 15)), **form), fast, 2e-5)
             hold(fused, problem(x, ("q4_0",), ((2, 15),), **form), fast, 2e-5)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
+def test_a_layer_norm_comes_first(fused: Fused, fast: bool) -> None:
+    for names in (("q4_1", "q4_1"), ("q8_0", "f16"), ("bf16", "f32")):
+        for form in ({"layer_norm": "plain", "offset": 0.5}, {"layer_norm": "biased", "activation": "silu"}):
+            for m in (1, 8, 9):
+                p = problem(activations(m, 96) + 1, names, ((0, 17), (0, 17)), normed=True, epsilon=1e-3, **form)
+                launches = hold(fused, p, fast, NORMED_8_BIT)
+                assert len(launches) == 1 or m > 8
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["f32", "int8"])
