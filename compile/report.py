@@ -44,6 +44,8 @@ def decode_report(
     """`decode`: of a decoded token of one sequence the dispatches, and the bytes of active weights, keys and values
     that it must read at `position`. For gfx1151 also tokens a second if these bytes came at `bandwidth`, what a copy
     reaches there, and nothing else took time: a bound, predicted. kv_dtype: of the KV cache, None: as exported."""
+    if "decode_1" not in entries:  # a program that is observed, or of an embedding model
+        return {}
     manifest = bundle.manifest
     if kv_dtype:
         cache = manifest.kv_cache.model_copy(update={"dtype": kv_dtype})
