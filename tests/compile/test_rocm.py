@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import compiled, exported
 from family_checkpoints import CASES, random_checkpoint
-from gfx1151_sim.kernel_machine import TESTED, all_code_objects, relatives
+from gfx1151_sim.kernel_machine import OF_ELEMENTS, TESTED, all_code_objects, kernels_of, relatives
 
 from strixhlo.bundle import VMFB, Bundle, KVCache, open_bundle
 from strixhlo.compile.compile import Lowered, compile_bundle, lower_program
@@ -153,8 +153,9 @@ def test_unknown_chip_names_the_known_ones() -> None:
 
 @pytest.fixture(scope="module")
 def gfx1151() -> dict[str, dict[str, object]]:
-    """Metadata of every kernel, built for gfx1151."""
-    codes = [code for path in all_code_objects() for code in code_objects(path.read_bytes())]
+    """Metadata of every kernel, built for gfx1151, and of each once more for bfloat16 activations."""
+    paths = [*all_code_objects(), build_hsaco("gfx1151", kernels_of(f"{OF_ELEMENTS}bf16"))]
+    codes = [code for path in paths for code in code_objects(path.read_bytes())]
     return {k[".name"]: k for code in codes for k in kernels(code)}
 
 
@@ -163,7 +164,7 @@ def assembly() -> str:
 
 
 def test_no_kernel_spills_or_uses_scratch(gfx1151: dict[str, dict[str, object]]) -> None:
-    assert set(gfx1151) == set(TESTED)
+    assert set(gfx1151) == {*TESTED, *kernels_of(f"{OF_ELEMENTS}bf16")}
     for name, kernel in gfx1151.items():
         assert kernel[".wavefront_size"] == 32, name
         for wasted in (".vgpr_spill_count", ".sgpr_spill_count", ".private_segment_fixed_size"):
