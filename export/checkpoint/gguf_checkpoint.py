@@ -19,6 +19,7 @@ from .gguf_names import NOT_WEIGHTS, hugging_face_name
 from .gguf_parts import read_gguf_parts
 from .gguf_repack import DENSE_FORMATS, REPACKERS, dense, repack
 from .pooling import gguf_pooling
+from .stacked_experts import stack_experts
 from .tokenizer import write_gguf_tokenizer
 
 
@@ -36,6 +37,7 @@ def open_gguf(path: Path) -> Checkpoint:
             raise StrixhloError(f"{path}: tensor {entry.name!r} is unknown in the architecture {architecture!r}")
         rows = _half_split_rows(file, entry, name, config) if ARCHITECTURES[architecture].interleaved else None
         tensors[name] = _tensor(file, entry, name, rows)
+    tensors = stack_experts(tensors)
     if architecture == "apertus":
         tensors |= _xielu(file, config["num_hidden_layers"])
     return Checkpoint(

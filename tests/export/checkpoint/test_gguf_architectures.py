@@ -80,6 +80,27 @@ def test_mixtral(tmp_path: Path) -> None:
         assert distance(ours, native.teacher_forced_logits(IDS)) < 2e-3
 
 
+def test_mixtral_with_a_tensor_for_each_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As files of before April 2024 have it, which llama.cpp reads no more."""
+    model = random_model("mixtral", **EPSILON, **MIXTRAL)
+    keys = RMS | EXPERTS | {"rope.dimension_count": 16}
+    stacked = write_gguf(model, tmp_path / "stacked.gguf", "llama", keys, {})
+    add, names = gguf.GGUFWriter.add_tensor, []
+
+    def apart(writer: gguf.GGUFWriter, name: str, array: np.ndarray, **how: object) -> None:
+        if "_exps." not in name:
+            return add(writer, name, array, **how)
+        for e, one in enumerate(array):
+            names.append(name.replace("_exps.", f".{e}."))
+            add(writer, names[-1], one, **how)
+        return None
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", apart)
+    path = write_gguf(model, tmp_path / "model.gguf", "llama", keys, {})
+    assert "blk.0.ffn_down.1.weight" in names
+    assert logits_of(path, IDS).tobytes() == logits_of(stacked, IDS).tobytes()
+
+
 @covers("OLMo 3", "GGUF F32", "jax", "transformers")
 @covers("OLMo 3", "GGUF F32", "jax", "llama.cpp")
 def test_olmo3(tmp_path: Path) -> None:
