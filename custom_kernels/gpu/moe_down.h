@@ -8,61 +8,53 @@ inline constexpr u32 MOST_CHOSEN = 16, COMBINE_THREADS = 256;
 
 struct Chosen {
   LOCAL_ARRAY static inline u32 first_row[MOST_CHOSEN];  // of the expert's weight
+  LOCAL_ARRAY static inline u32 of_h[MOST_CHOSEN];       // its row of h, in float4
   LOCAL_ARRAY static inline f32 weight[MOST_CHOSEN];
 };
 
-// One token: the runs of its k experts are one long row, whose x is h times the experts' weights. `per_run`: 2^32 over
-// the runs of one expert, rounded up (0: it has one run), which makes a division a multiplication.
+// One token: of each of its experts the sums that moe_rows_gemv has, then what moe_combine makes of them, in the same
+// order: a token has the same result in company.
 template <class W, class X>
 DEVICE void moe_down_gemv(const GLOBAL X* h, const GLOBAL f32* weights, const ExpertRouting routing, W weight,
-                          const GLOBAL f32* bias, GLOBAL X* y, const ExpertShape s, u32 per_run, u32 biased) {
-  constexpr u32 R = 2, PER_RUN = W::RUN / 4;
-  const u32 k = routing.k, runs = s.columns / W::RUN, lane = lane_id(), part = lane % s.lanes;
+                          const GLOBAL f32* bias, GLOBAL X* y, const ExpertShape s, u32 biased) {
+  constexpr u32 R = 2;
+  const u32 k = routing.k, lane = lane_id(), part = lane % s.lanes;
   if ((u32)routing.expert[0] >= s.experts) {  // padding: no expert at all
     const u32 threads = s.workgroups * GEMV_THREADS;
     for (u32 i = workgroup_id() * GEMV_THREADS + thread_id(); i < s.n; i += threads) store(y, i, 0.0f);
     return;
   }
   if (thread_id() < k) {
-    Chosen::first_row[thread_id()] = (u32)routing.expert[thread_id()] * s.n;
-    Chosen::weight[thread_id()] = weights[(u32)routing.order[thread_id()]];
+    const u32 j = (u32)routing.order[thread_id()];
+    Chosen::first_row[j] = (u32)routing.expert[thread_id()] * s.n;
+    Chosen::of_h[j] = thread_id() * (s.columns / 4);
+    Chosen::weight[j] = weights[j];
   }
   barrier();
-  weight.runs = runs;
-  const auto expert = [&](u32 run) __attribute__((always_inline)) {
-    return per_run ? (u32)((u64)run * per_run >> 32) : run;
-  };
-  const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) {
-    return load4(h, at) * Chosen::weight[expert(at / PER_RUN)];
-  };
+  weight.runs = s.columns / W::RUN;
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R;
-  const bool shared = runs % W::SHARERS == 0;  // the lanes that share are then of one expert
-  bool there = false;
   for (u32 block = workgroup_id(); block * rows_of_block < s.n; block += s.workgroups) {
     const u32 row = block * rows_of_block + (wave_id() * (WAVE / s.lanes) + lane / s.lanes) * R;
-    const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
-      const u32 j = expert(run), first = Chosen::first_row[j];
+    f32 total[R] = {};
+    for (u32 j = 0; j < k; j++) {
+      const u32 first = Chosen::first_row[j], of_h = Chosen::of_h[j];
       u32 rows[R];
       UNROLL for (u32 r = 0; r < R; r++) rows[r] = first + smaller(row + r, s.n - 1);
-      if (shared) {
-        ask_for_runs(weight, rows, run - j * runs, stored);
-      } else {
-        UNROLL for (u32 r = 0; r < R; r++) {
-          weight.ask(stored[r], rows[r], run - j * runs);
-          weight.ask_shared(stored[r], rows[r], run - j * runs);
-        }
+      const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
+        ask_for_runs(weight, rows, run, stored);
+      };
+      const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) { return load4(h, of_h + at); };
+      f32 sum[1][R] = {};
+      bool there = false;
+      sum_runs<1, R, W>(weight.runs, s.lanes, true, row < s.n, there, ask, x_at, sum);
+      UNROLL for (u32 r = 0; r < R; r++) {
+        f32 value = widen(Element<X>::of(sum_over(sum[0][r], s.lanes)));
+        if (biased && part == 0) value += bias[rows[r]];
+        total[r] = multiply_add(value, Chosen::weight[j], total[r]);
       }
-    };
-    f32 sum[1][R] = {};
-    sum_runs<1, R, W>(k * runs, s.lanes, shared, row < s.n, there, ask, x_at, sum);
+    }
     UNROLL for (u32 r = 0; r < R; r++) {
-      if (biased && row + r < s.n) {
-        for (u32 j = part; j < k; j += s.lanes) {
-          sum[0][r] = multiply_add(bias[Chosen::first_row[j] + row + r], Chosen::weight[j], sum[0][r]);
-        }
-      }
-      const f32 total = sum_over(sum[0][r], s.lanes);
-      if (part == 0 && row + r < s.n) store(y, row + r, total);
+      if (part == 0 && row + r < s.n) store(y, row + r, total[r]);
     }
   }
 }

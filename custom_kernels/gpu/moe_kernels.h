@@ -90,9 +90,9 @@
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(128)                                                                                                  \
   void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias), OUT(X, y), \
-              EXPERT_SCALARS, u32 per_run, u32 biased) {                                                          \
+              EXPERT_SCALARS, u32 biased) {                                                          \
     moe_down_gemv(h, weights, {expert, order, nullptr, nullptr, k}, INSIDE Weight(INSIDE DOWN_IS), bias, y,       \
-                  {experts, n, columns, lanes, workgroups}, per_run, biased);                                     \
+                  {experts, n, columns, lanes, workgroups}, biased);                                     \
   }
 // These update what the GEMV has written of the other rows.
 #define MOE_GATE_UP_GEMM(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                     \

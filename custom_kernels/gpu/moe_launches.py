@@ -29,6 +29,7 @@ SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
+MOST_NORMED = 4096  # STAGED of gemv.h, of all chips
 FEW_TOKENS = 16  # at most, for moe_rows.h: each is summed as alone
 FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
 MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
@@ -137,7 +138,8 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
         and not gate.few(chip, t)
         and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS
     ):
-        launches = [_of_one(chip, gate, (*parts, *norm), gate_up(biased, normed), (*how, *rms))]
+        held = norm if columns <= MOST_NORMED else ()  # of x in local memory
+        launches = [_of_one(chip, gate, (*parts, *held), gate_up(biased, bool(held)), (*how, *rms))]
     elif gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
         launches = _together(chip, gate, parts, biased, how, t, pairs)
     else:
@@ -229,13 +231,15 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     return Lowering(operands, (*rows, combine), ("y",))
 
 
+def _down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
+    """`expert_geometry` of down, where one token goes through its experts in turn; all are summed alike."""
+    return expert_geometry(_ceil_div(weight.n, 2), 1, min(WAVE, weight.runs), chip)
+
+
 def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple[str, ...]) -> Launch:
     """The matmuls of one token's experts and their weighted sum."""
-    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), 1, WAVE, chip)
-    runs = weight.runs
-    per_run = _ceil_div(2**32, runs) if runs > 1 else 0  # instead of a division, exact for so few runs
-    per_run -= 2**32 if per_run >= 2**31 else 0
-    scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, per_run, len(bias))
+    lanes, workgroups = _down_geometry(weight, chip)
+    scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, len(bias))
     inputs = ("h", "weights", "expert", "order", *down, *(bias or ("h",)))
     y, symbol = Output("y", (1, weight.n), weight.x), with_elements(f"strixhlo_moe_down_gemv_{weight.kernel}", weight.x)
     return Launch(symbol, inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
@@ -246,7 +250,7 @@ def _rows(
 ) -> list[Launch]:
     """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
-    lanes, workgroups = expert_geometry(_ceil_div(weight.n, 2), weight.k, min(WAVE, weight.runs), chip)
+    lanes, workgroups = _down_geometry(weight, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)

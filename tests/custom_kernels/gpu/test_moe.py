@@ -161,15 +161,20 @@ def test_a_row_of_padding_alone_is_zero(run_launches):
 
 
 def test_rows_in_a_batch_are_summed_as_alone(run_launches):
-    """What an expert makes of a token does not depend on the others', where the matrix units are not needed."""
-    v = problem("mxfp4", 8, False, "one", (512, 64))
-    attributes = {"format": "mxfp4", "k": 3, "activation": "silu", "limit": 0.0, "biased": False, **NO_NORM}
-    up, _ = lowerings(v, "mxfp4", attributes)
-    together = run_launches(up.launches, v)["h"]
-    alone = problem("mxfp4", 1, False, "one", (512, 64)) | {"x": v["x"][:1]}
-    up, _ = lowerings(alone, "mxfp4", attributes)
-    h = run_launches(up.launches, alone)["h"]
-    assert h.tobytes() == together[v["places"][0]].tobytes()
+    """What a token gets does not depend on the others', where no matrix units are needed: norm, experts, sum."""
+    shape, how = (544, 96), {"biased": True, "normed": True, "epsilon": 1e-3, "offset": 1.0}
+    v = problem("mxfp4", 8, True, "steps", shape)
+    v["norm"] = np.linspace(0.5, 1.5, shape[0], dtype=np.float32)
+    together, _ = run_moe(run_launches, v, "mxfp4", **how)
+    for token in (0, 5):
+        attributes = DEFAULTS | {"k": 3, "normalize": True}
+        logits = route_logits("steps", 8, 8)[token : token + 1]
+        routed = route_reference(jnp.asarray(logits), jnp.asarray(np.array([token], np.int32)), **attributes)
+        alone = v | dict(zip(RESULTS, map(np.asarray, routed), strict=True)) | {"x": v["x"][token : token + 1]}
+        alone["weights"] = v["weights"][token : token + 1]
+        y, launches = run_moe(run_launches, alone, "mxfp4", **how)
+        assert len(launches) == 2
+        assert y[0].tobytes() == together[token].tobytes()
 
 
 def test_a_launch_keeps_the_chip_busy():
