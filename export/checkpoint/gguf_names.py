@@ -26,8 +26,8 @@ def hugging_face_name(name: str, architecture: str) -> str | None:
         stack = ARCHITECTURES[architecture].tensors.get(f"{one[2]}_exps")
         if stack is None:
             return None
-        module, _, leaf = stack.rpartition(".")
-        return f"model.layers.{one[1]}.{module}.{one[3]}.{leaf}.weight"
+        experts, _, leaf = stack.rpartition(".")
+        return f"model.layers.{one[1]}.{experts}.{one[3]}.{leaf}.weight"
     match = _IN_LAYER.fullmatch(name)
     if match is None:
         return None
