@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from family_checkpoints import CASES, VOCAB, distance, logits, prompt, random_checkpoint
 from kernel_tolerances import RELATIVE_L2
 
 from strixhlo.bundle import Activations, Bundle
+from strixhlo.cli import main
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.errors import StrixhloError
@@ -96,3 +99,22 @@ def test_families_that_leave_the_range_of_float16(tmp_path: Path, monkeypatch: p
     with pytest.raises(StrixhloError, match="'f8' are not possible; choose one of f32, f16, bf16"):
         exported(tmp_path / "checkpoint", tmp_path / "bundle", "f8", monkeypatch)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_commands_name_the_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kind, changes = CASES["llama 3"]
+    random_checkpoint(kind, changes, tmp_path / "checkpoint")
+    monkeypatch.setattr(export, "ENTRIES", ENTRIES)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(main, [*words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    command = ("export", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle"), "--activations", "bf16")
+    assert json.loads(run(*command, "--dry-run", "--json"))["activations"] == "bf16"
+    assert "bf16 activations" in run(*command)
+    assert json.loads(run("inspect", str(tmp_path / "bundle"), "--json"))["activations"] == "bf16"
+    assert any(
+        line.split() == ["activations", "bf16"] for line in run("inspect", str(tmp_path / "bundle")).splitlines()
+    )
