@@ -7,11 +7,11 @@
 
 inline constexpr f32 WEIGHT_SHIFT = 10.0f;  // weights are up to 2^10, so that small ones are no subnormal float16 numbers
 inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
-#if defined(__NVPTX__)
+#if defined(__AMDGCN__)
+inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
+#else  // the CPU too, so that its tests go the same way
 inline constexpr u32 LARGEST_AHEAD = 128, LARGEST_KEPT = 256;  // head dimensions (of all blocks) that registers hold
 inline constexpr u32 LARGEST_EARLY = 128, MOST_AT_ONCE = 4;    // values before scores; slices of 32 dimensions of keys
-#else
-inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
 #endif
 
 // The largest divisor of n that is not above `most`.
