@@ -6,6 +6,14 @@
 
 #include "rms_norm.h"
 
+// The same number, worked with where it is asked for: what depends on it does not wait in registers outside of a loop.
+DEVICE u32 here(u32 number) {
+#if defined(__AMDGCN__)
+  asm volatile("" : "+s"(number));
+#endif
+  return number;
+}
+
 enum InputSum : u32 { NO_SUM, SUM, SCALED_SUM };
 enum InputNorm : u32 { NO_INPUT_NORM, INPUT_RMS, INPUT_LAYER, INPUT_LAYER_BIASED };
 
@@ -80,7 +88,7 @@ struct FusedInput {
       v = four(sum.base, row, i) +
           normalized(v, ((const GLOBAL f32x4*)sum.norm.weight)[i], RowFactors<M>::scale[row], sum.norm.offset);
       if constexpr (SUM_ == SCALED_SUM) v *= *sum.factor;
-      if (!stored && workgroup_id() == 0 && row < m) store4(sum.to, (u64)row * (k / 4) + i, v);
+      if (!stored && workgroup_id() == 0 && row < here(m)) store4(sum.to, row * (here(k) / 4) + i, v);
     }
     if constexpr (LAYER) {
       v = (v - RowFactors<M>::mean[row]) * RowFactors<M>::scale[row] * weight;
@@ -100,6 +108,6 @@ struct FusedInput {
 
  private:
   __attribute__((always_inline)) f32x4 four(const GLOBAL X* of, u32 row, u32 i) const {
-    return load4(of, (u64)smaller(row, m - 1) * (k / 4) + i);
+    return load4(of, smaller(row, here(m) - 1) * (here(k) / 4) + i);  // in 32 bits: fewer scalar registers
   }
 };
