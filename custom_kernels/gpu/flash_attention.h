@@ -39,47 +39,6 @@ struct FlashAttention {
   f32 peak[BLOCKS][Own::QUERIES], total[BLOCKS][Own::QUERIES], factor[BLOCKS][Own::QUERIES];
   i32 first[BLOCKS][Own::QUERIES], last[BLOCKS][Own::QUERIES];  // positions that a query sees; none when last < first
 
-  // Queries into local memory as factors of M, each row times a power of two that makes its largest about 1.
-  __attribute__((always_inline)) static void prepare(const GLOBAL X* q, const GLOBAL i32* positions,
-                                                     const AttentionShape& s, const FlashRows& rows) {
-    const i32 context = (i32)(s.blocks * s.block_size);
-    LOCAL u16* tile = (LOCAL u16*)Tiles::q;
-    const u32 lane = lane_id();
-    constexpr u32 OF_WAVE = Shape::ROWS / ATTENTION_WAVES, TOGETHER = OF_WAVE < 4 ? OF_WAVE : 4;
-    for (u32 from = wave_id() * OF_WAVE; from < (wave_id() + 1) * OF_WAVE; from += TOGETHER) {
-      f32 v[TOGETHER][SLICES];
-      UNROLL for (u32 c = 0; c < TOGETHER; c++) {
-        const bool inside = rows.inside(from + c);
-        const u64 at = inside ? rows.row(s, from + c) * s.head_dim : 0;
-        UNROLL for (u32 j = 0; j < SLICES; j++) {
-          const u32 d = 32 * j + lane;
-          v[c][j] = inside && d < s.head_dim ? widen(q[at + d]) : 0.0f;
-        }
-      }
-      UNROLL for (u32 c = 0; c < TOGETHER; c++) {
-        const u32 i = from + c;
-        f32 most = 0.0f;
-        UNROLL for (u32 j = 0; j < SLICES; j++) most = larger(most, __builtin_fabsf(v[c][j]));
-        const u32 exponent = __builtin_bit_cast(u32, maximum_over_wave(most)) >> 23;
-        const u32 clipped = exponent < 1 ? 1 : smaller(exponent, 253u);
-        const f32 down = __builtin_bit_cast(f32, (254u - clipped) << 23), up = __builtin_bit_cast(f32, clipped << 23);
-        LOCAL u16* to = tile + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * Shape::STRIDE + place_of(lane);
-        UNROLL for (u32 j = 0; j < SLICES; j++) {
-          const f32 x = v[c][j] * down;
-          const u16 high = bits_of<M>(x);
-          to[32 * j] = high;
-          if constexpr (Shape::TERMS == 2) to[32 * j + 8 * Shape::STRIDE] = bits_of<M>(x - number_of<M>(high));
-        }
-        if (lane == 0) {
-          const i32 position = rows.inside(i) ? positions[rows.token(s, i)] : -1;
-          Tiles::factor[i] = up * s.scale * Multiplied<T>::UNIT * (s.softcap == 0.0f ? LOG2_E : 1.0f);
-          Tiles::last[i] = smaller(position, context - 1);
-          Tiles::first[i] = position < 0 ? context : first_seen(position, (i32)s.window);
-        }
-      }
-    }
-  }
-
   // AT_ONCE slices of 32 dimensions of 16 keys.
   __attribute__((always_inline)) static void ask_keys(Keys& keys, const GLOBAL T* pool, u32 row, const AttentionShape& s,
                                                       u32 slice) {
@@ -200,7 +159,7 @@ struct FlashAttention {
                                           const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                                           const AttentionShape s) {
     const FlashRows rows = FlashRows::of<Shape::ROWS>(s);
-    prepare(q, positions, s, rows);
+    prepare_queries<X, T, Shape, Tiles, SLICES>(q, positions, s, rows);
     barrier();
     const u32 wave = wave_id(), part = wave % Shape::PARTS;
     const u32 key_wave = Shape::FEW ? wave / Shape::PARTS : 0, row_wave = Shape::FEW ? 0 : wave / Shape::PARTS;
