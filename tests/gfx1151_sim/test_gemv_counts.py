@@ -13,7 +13,7 @@ from strixhlo.compile.hsaco import code_objects, kernels
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMV_ROWS, build_hsaco
 from strixhlo.custom_kernels.gpu.launches import GFX1151, dense_matmul_launches, quantized_matmul_launches
-from strixhlo.custom_kernels.gpu.moe_launches import moe_down, moe_gate_up
+from strixhlo.custom_kernels.gpu.moe_launches import moe_gate_up
 from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.custom_kernels.ops.formats_affine import AFFINE_FORMATS
 from strixhlo.custom_kernels.ops.fused_matmul import Form
@@ -128,32 +128,22 @@ EXPERTS, CHOSEN, WIDTH = 8, 2, 320
 
 @pytest.mark.parametrize("name", ["mxfp4", "q4_k"])
 def test_gemv_of_experts(name: str) -> None:
-    """One token: gate and up with the activation, then down, of the experts that were chosen."""
-    kinds = {"float16": "f16", "int32": "i32", "int8": "i8"}
-    listed = {"expert": ((CHOSEN,), "i32"), "order": ((CHOSEN,), "i32"), "offsets": ((EXPERTS + 1,), "i32")}
-    listed |= {"tiles": ((2 * (CHOSEN + EXPERTS),), "i32"), "places": ((CHOSEN,), "i32")}
-    listed["weights"] = ((1, CHOSEN), "f32")
-    types: dict[str, tuple[tuple[int, ...], str]] = listed | {"x": ((1, K), "f32"), "h": ((CHOSEN, 1024), "f32")}
-    for which, (n, k) in {"gate": (WIDTH, K), "up": (WIDTH, K), "down": (WIDTH, 1024)}.items():
-        for part, (shape, dtype) in FORMATS[name].parts(EXPERTS * n, k).items():
-            types[f"{which}.{part}"] = (shape, kinds[dtype.name])
-    parts, routed = tuple(FORMATS[name].parts(1, 256)), ("expert", "order", "offsets", "tiles")
-    own = {"format": name, "k": CHOSEN, "biased": False}
-    act = own | {"activation": "silu", "limit": 0.0, "normed": False, "epsilon": 0.0, "offset": 0.0}
-    up = ("x", *routed, *(f"{which}.{part}" for which in ("gate", "up") for part in parts))
-    down = ("h", "weights", "places", *routed, *(f"down.{part}" for part in parts))
+    """One token: gate and up with the activation, of the experts that were chosen."""
+    kinds, parts = {"float16": "f16", "int32": "i32", "int8": "i8"}, FORMATS[name].parts(EXPERTS * WIDTH, K)
+    types: dict[str, tuple[tuple[int, ...], str]] = {"x": ((1, K), "f32"), "expert": ((CHOSEN,), "i32")}
+    types |= {"order": ((CHOSEN,), "i32"), "offsets": ((EXPERTS + 1,), "i32"), "tiles": ((2 * EXPERTS + 4,), "i32")}
+    types |= {f"{which}.{part}": (s, kinds[d.name]) for which in ("gate", "up") for part, (s, d) in parts.items()}
     sizes = {n: int(np.prod(s)) * {"f32": 4, "i32": 4, "f16": 2, "i8": 1}[d] for n, (s, d) in types.items()}
-    for rule, attributes, operands, k in ((moe_gate_up, act, up, K), (moe_down, own, down, 1024)):
-        lowering = rule(GFX1151, attributes, [types[operand] for operand in operands])
-        assert lowering
-        launch = lowering.launches[0]
-        done = launched(launch, sizes)
-        read = CHOSEN / EXPERTS * sum(sizes[operand] for operand in operands if "." in operand)
-        # A workgroup asks once for x, or for the rows of all experts that were chosen; and for lists.
-        of_x = 4 * k * launch.workgroups * (1 if rule is moe_gate_up else CHOSEN)
-        assert read <= done.load_requested - of_x <= 1.05 * read
-        weights = CHOSEN * WIDTH * k * (2 if rule is moe_gate_up else 1)
-        assert operations(done, weights) <= MOST_OPERATIONS
+    attributes = {"format": name, "k": CHOSEN, "biased": False, "activation": "silu", "limit": 0.0}
+    attributes |= {"normed": False, "epsilon": 0.0, "offset": 0.0}
+    lowering = moe_gate_up(GFX1151, attributes, list(types.values()))
+    assert lowering
+    (launch,) = lowering.launches
+    done = launched(launch, sizes)
+    read = CHOSEN / EXPERTS * sum(size for operand, size in sizes.items() if "." in operand)
+    of_x = 4 * K * launch.workgroups  # each workgroup asks for it once
+    assert read <= done.load_requested - of_x <= 1.05 * read
+    assert operations(done, 2 * CHOSEN * WIDTH * K) <= MOST_OPERATIONS
 
 
 def test_fused_kernels_need_no_more_registers_than_there_are() -> None:
