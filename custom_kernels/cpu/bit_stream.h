@@ -41,8 +41,18 @@ INLINE I stream_codes(const uint8_t* run, int v) {
     pick[4 * i + 2] = pick[4 * i + 3] = 128;
   }
 #if STRIXHLO_AVX512
-  const __m128i bytes = _mm_maskz_loadu_epi16(__mmask8((1u << BITS) - 1), run + v * 2 * BITS);
-  const __m512i picked = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), __builtin_bit_cast(__m512i, pick));
+  __m512i bytes;  // those of the codes in every 128 bits, from byte `from` on
+  int from = 0;
+  if constexpr (BITS == 4) {
+    bytes = _mm512_broadcast_i32x4(load<__m128i>(run)), from = v * 8;
+  } else if constexpr (BITS < 4) {
+    bytes = _mm512_set1_epi64(load<int64_t>(run + v * (4 * BITS - 8))), from = v * (8 - 2 * BITS);
+  } else {
+    bytes = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi16(__mmask8((1u << BITS) - 1), run + v * 2 * BITS));
+  }
+  UNROLL
+  for (int i = 0; i < W; i++) pick[4 * i] += from, pick[4 * i + 1] = (pick[4 * i + 1] + from) % 16;
+  const __m512i picked = _mm512_shuffle_epi8(bytes, __builtin_bit_cast(__m512i, pick));
 #else
   const __m256i bytes = _mm256_set1_epi64x(int64_t(load_number<BITS>(run + v * BITS)));
   const __m256i picked = _mm256_shuffle_epi8(bytes, __builtin_bit_cast(__m256i, pick));

@@ -151,14 +151,18 @@ INLINE B doubled_e2m1(B codes) {
 }
 
 #if STRIXHLO_VBMI
-// 64 codes of 4 runs of a stream: of each run the first or the second half. 8 codes are BITS bytes.
-template <int BITS>
+// 64 codes of 4 runs of a stream: of each run the first or the second half, IN_PAIRS the even or the odd ones. 8 codes
+// are BITS bytes, and 8 bytes are enough for 8 codes or, of up to 4 bits, every other one of 16.
+template <int BITS, bool IN_PAIRS>
 INLINE B half_codes(__m512i bytes, __m512i more, int half) {
+  static_assert(!IN_PAIRS || BITS <= 4);
+  constexpr int SPAN = IN_PAIRS ? 2 * BITS : BITS;
   B from, shift;
   UNROLL
-  for (int i = 0; i < 64; i++) from[i] = i / 16 * 4 * BITS + (2 * half + i / 8 % 2) * BITS + i % 8 % BITS;
+  for (int i = 0; i < 64; i++)
+    from[i] = i / 16 * 4 * BITS + (IN_PAIRS ? 0 : 2 * half * BITS) + i / 8 % 2 * SPAN + i % 8 % SPAN;
   UNROLL
-  for (int i = 0; i < 64; i++) shift[i] = i % 8 * BITS;
+  for (int i = 0; i < 64; i++) shift[i] = IN_PAIRS ? (i % 8 * 2 + half) * BITS : i % 8 * BITS;
   const __m512i index = __builtin_bit_cast(__m512i, from);
   const __m512i eights = BITS > 4 ? _mm512_permutex2var_epi8(bytes, index, more) : _mm512_permutexvar_epi8(index, bytes);
   const __m512i moved = _mm512_multishift_epi64_epi8(__builtin_bit_cast(__m512i, shift), eights);
@@ -179,7 +183,7 @@ INLINE B half_runs(__m512i bytes, __m512i more, int half) {
 #endif
 
 // Codes of a stream of 2, 3, 5 or 6 bits, `runs` runs.
-template <int BITS, bool FULL>
+template <int BITS, bool FULL, bool IN_PAIRS>
 INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
 #if STRIXHLO_AVX512
   const int words = BITS * int(FULL ? RUNS : runs);  // of 32 bits; nothing after them is read
@@ -188,7 +192,7 @@ INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
   __m512i more = bytes;
   if constexpr (BITS > 4) more = _mm512_maskz_loadu_epi32(__mmask16((1u << (words - first)) - 1), p + 64);
 #if STRIXHLO_VBMI
-  return {half_codes<BITS>(bytes, more, 0), half_codes<BITS>(bytes, more, 1)};
+  return {half_codes<BITS, IN_PAIRS>(bytes, more, 0), half_codes<BITS, IN_PAIRS>(bytes, more, 1)};
 #else
   return {unpacked<BITS>(half_runs<BITS>(bytes, more, 0)), unpacked<BITS>(half_runs<BITS>(bytes, more, 1))};
 #endif
@@ -209,9 +213,14 @@ INLINE Codes load_stream(const uint8_t* p, int64_t runs) {
 #endif
 }
 
-// Whether the low nibbles of a run are its even weights, so that they are used with activations in that order.
+// Whether weights are used in the order of the even ones of a run, then the odd ones: low nibbles are the even ones, and
+// where VBMI takes codes in any order, groups of 16 come to lie in different lanes.
 template <class Fmt>
-constexpr bool ALTERNATING = Fmt::LAYOUT == FP4 || (Fmt::LAYOUT == STREAM && Fmt::BITS == 4);
+constexpr bool ALTERNATING = Fmt::LAYOUT == FP4 || (Fmt::LAYOUT == STREAM && Fmt::BITS == 4)
+#if STRIXHLO_VBMI
+                             || (Fmt::LAYOUT == STREAM && Fmt::GROUPS == 2)
+#endif
+    ;
 
 // As `split_halves`, but the even elements of each run, and the odd ones.
 INLINE Codes split_pairs(B a, B b) {
@@ -248,7 +257,7 @@ INLINE Codes load_codes(const Parts& row, int64_t runs) {
     if constexpr (Fmt::LAYOUT == STREAM) return {codes.low ^ B(128), codes.high ^ B(128)};
     return codes;
   } else if constexpr (Fmt::LAYOUT == STREAM && Fmt::BITS != 4) {
-    return load_stream<Fmt::BITS, FULL>(row.codes, runs);
+    return load_stream<Fmt::BITS, FULL, IN_PAIRS && ALTERNATING<Fmt>>(row.codes, runs);
   } else {
     const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
     if constexpr (Fmt::LAYOUT != PLANAR) {

@@ -1,6 +1,7 @@
 // Weights as float32 vectors: one way to read each quantized format, and each dense dtype.
 #pragma once
 #include "bit_stream.h"
+#include "codes.h"
 #include "group_scales.h"
 
 constexpr int PER_RUN = RUN / W;  // vectors of one run
@@ -12,9 +13,12 @@ struct QuantizedWeight {
   static constexpr bool RAGGED = false;  // K is a multiple of 32
   // Whether a run adds something after the scale. (Codes of a stream count from 0: minus zero is a minimum.)
   static constexpr bool ADDS = Fmt::MINIMUM || (Fmt::LAYOUT == STREAM && Fmt::ZERO != 0);
-  // What W runs of a row share, decoded at once.
+  // Whether codes are cheaper to unpack as bytes, many runs at once.
+  static constexpr bool AS_BYTES = (Fmt::LAYOUT == PLANAR && Fmt::PLANES > 0) || (Fmt::LAYOUT == STREAM && Fmt::BITS > 4 && Fmt::BITS < 8);
+  // What W runs of a row share, decoded at once. codes: minus zero, in the order of `Codes`.
   struct Groups {
     alignas(64) float scale[Fmt::GROUPS][W], minimum[Fmt::GROUPS][W];
+    alignas(64) int8_t codes[AS_BYTES ? W * RUN : 1];
   };
   Parts parts;
   int64_t K;
@@ -31,6 +35,14 @@ struct QuantizedWeight {
     if constexpr (Fmt::GROUPS == 2 && ADDS) store(groups.minimum[1], minimum.second);
     __builtin_prefetch(advance(at.scale, PREFETCH / 8));
     if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(at.minimum, PREFETCH / 8));
+    if constexpr (AS_BYTES) {
+      for (int64_t r = 0; r < runs; r += RUNS) {
+        const Parts from = after<Fmt>(at, r);
+        const Codes codes = runs - r >= RUNS ? load_codes<Fmt, true>(from, RUNS) : load_codes<Fmt, false>(from, runs - r);
+        store(groups.codes + r * RUN, codes.low - B(Fmt::ZERO));
+        store(groups.codes + r * RUN + 4 * W, codes.high - B(Fmt::ZERO));
+      }
+    }
   }
   // Run `run`, the i-th of the groups'.
   INLINE_MEMBER static void load_run(const Row& start, int64_t run, const Groups& groups, int64_t i, int64_t,
@@ -46,7 +58,9 @@ struct QuantizedWeight {
       scale[v] = splat(groups.scale[group][i]);
       minimum[v] = ADDS ? splat(groups.minimum[group][i]) : F(0.0f);
     }
-    if constexpr (Fmt::LAYOUT == PLANAR)
+    if constexpr (AS_BYTES)
+      decode_bytes(groups.codes + i / RUNS * (RUNS * RUN) + i % RUNS * 16, scale, minimum, w);
+    else if constexpr (Fmt::LAYOUT == PLANAR)
       decode_planar(at, high, scale, minimum, w);
     else if constexpr (Fmt::LAYOUT == STREAM)
       decode_stream(at, scale, minimum, w);
@@ -59,6 +73,17 @@ struct QuantizedWeight {
 
  private:
   using Values = F[PER_RUN];
+
+  // at: the first half of the run; the second one is 4 W bytes further.
+  INLINE_MEMBER static void decode_bytes(const int8_t* at, const Values& scale, const Values& minimum, Values& w) {
+    typedef int8_t C __attribute__((ext_vector_type(W)));
+    UNROLL
+    for (int v = 0; v < PER_RUN; v++) {
+      const int first = v * W;
+      const F code = __builtin_convertvector(load<C>(at + first / 16 * (4 * W) + first % 16), F);
+      w[v] = Fmt::MINIMUM ? fma(code, scale[v], minimum[v]) : code * scale[v];
+    }
+  }
 
   INLINE_MEMBER static void decode_planar(const uint8_t* at, const int32_t* high, const Values& scale,
                                           const Values& minimum, Values& w) {

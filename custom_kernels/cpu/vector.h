@@ -149,6 +149,11 @@ INLINE F by_four(F v) {
 // As by_four, but of every four lanes the first two from a and the others from b.
 template <int FIRST>
 INLINE F by_two(F a, F b) {
+#if STRIXHLO_AVX512
+  return __builtin_shufflevector(a, b, FIRST, FIRST, 16 + FIRST, 16 + FIRST, FIRST + 1, FIRST + 1, 17 + FIRST,
+                                 17 + FIRST, FIRST + 2, FIRST + 2, 18 + FIRST, 18 + FIRST, FIRST + 3, FIRST + 3,
+                                 19 + FIRST, 19 + FIRST);
+#endif
   const I upper = (lane_index() & 2) != 0;
   return float_of((bits_of(by_four<FIRST>(a)) & ~upper) | (bits_of(by_four<FIRST>(b)) & upper));
 }
