@@ -1,6 +1,8 @@
 """How near the CPU matmul kernels come to the machine: bytes per second for one row, products per second for many.
 
-    python benchmarks/cpu_kernels.py [--cpu x86-64-v4 --feature avx512vnni] [--threads 2] [--format q4_1 ...]
+    python benchmarks/cpu_kernels.py [--cpu x86-64-v4 --feature avx512vnni ...] [--threads 2] [--format q4_1 ...]
+
+Without --cpu the kernels are those for this machine.
 
 One row: the floor is a plain read of the weight's bytes by as many threads, in turn with the kernel. Every number is
 the best of its rounds, which a busy machine disturbs least.
@@ -21,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strixhlo.cpu_features import host_cpu
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import quantized_matmul_launches
 from strixhlo.custom_kernels.cpu.weight_kernels import weight_kernel
@@ -91,7 +94,8 @@ def one_row(format: str, library: ctypes.CDLL, reader: ctypes.CDLL, threads: int
     n, k = 16384, 4096
     parts = random_parts(format, n, k)
     total = sum(part.nbytes for part in parts.values())
-    words = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts.values()]).view(np.uint64)
+    flat = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts.values()])
+    words = flat[: len(flat) // 8 * 8].view(np.uint64)
     share = len(words) // threads
     pieces = [(ctypes.c_void_p(words.ctypes.data + 8 * share * i), ctypes.c_int64(share)) for i in range(threads)]
     buffers = {"x": np.random.default_rng(1).standard_normal((1, k)).astype(np.float32), **parts}
@@ -118,11 +122,13 @@ def many_rows(format: str, library: ctypes.CDLL, m: int, n: int, k: int, fast: b
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cpu", default="x86-64-v4")
+    parser.add_argument("--cpu", default="")
     parser.add_argument("--feature", action="append", default=[])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--format", action="append", choices=list(FORMATS))
     args = parser.parse_args()
+    if not args.cpu:
+        args.cpu, args.feature = host_cpu()
     library, reader = ctypes.CDLL(str(build_cpu_shared(args.cpu, args.feature))), build_reader(args.cpu)
     print(f"{args.cpu} {' '.join(args.feature)}, {args.threads} threads")
     print("format mode | 1 row: read GB/s  kernel GB/s  ratio | GMAC/s a thread at 16 and 128 rows (1536 x 1536)")
