@@ -62,7 +62,8 @@ def all_symbols() -> set[str]:
     moe |= {f"strixhlo_moe_rows_{name}" for name in ({k.name for k in kernels} | {"f32", "f16", "bf16"})}
     moe |= {f"strixhlo_moe_rows_{k.name}_int8" for k in kernels if k.integer}
     forms = ("matmul_1", "matmul_2", "matmul_3", "gated_few", "gated_many")
-    fused = {f"strixhlo_fused_{form}" for form in forms} | {"strixhlo_norm_rows"}
+    fused = {f"strixhlo_fused_{form}" for form in forms}
+    fused |= {f"strixhlo_{name}" for name in ("norm_rows", "layer_norm_rows", "add_normed", "embedding")}
     return moe | fused | {launch.symbol for launch in launches}
 
 
