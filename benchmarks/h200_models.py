@@ -35,10 +35,12 @@ def prepare(arguments: argparse.Namespace) -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for name in arguments.formats:
         began = time.monotonic()
-        bundle = make_bundle(shape, name, arguments.folder / name, arguments.context, arguments.target)
+        out, rest = arguments.folder / name, (arguments.context, arguments.target, arguments.activations)
+        bundle = make_bundle(shape, name, out, *rest)
         size = bundle.manifest.weights_bytes / 1e9
         print(f"{name}: {size:.2f} GB of weights to be made, {time.monotonic() - began:.0f} s", flush=True)
     about = {"shape": arguments.shape, "target": arguments.target, "formats": arguments.formats}
+    about["activations"] = arguments.activations
     (arguments.folder / "kit.json").write_text(json.dumps(about))
 
 
@@ -161,8 +163,9 @@ def _spread(rates: list[float]) -> str:
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Markdown: a line for each format, then what could not be measured."""
-    rows = [row for file in arguments.results for row in json.loads(file.read_text())["rows"]]
+    """Markdown: a line for each format, then what could not be measured; of one type of activations."""
+    files = [json.loads(file.read_text()) for file in arguments.results]
+    rows = [row for file in files for row in file["rows"]]
     found = {(row["engine"], row["same_as"]): row for row in rows if "error" not in row}
     print("| format | GB | tg128 | GB/s | of copy | tg128 x 8 | pp512 | torch bf16 tg, pp | torch's own | MLX tg, pp |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
@@ -177,6 +180,7 @@ def table(arguments: argparse.Namespace) -> None:
             label = f" ({FORMATS[name].torch})" if engine == "torch own" else ""
             cells.append(f"{mean(row['tg']):.1f}, {mean(row['pp']):.0f}{label}" if row else "-")
         print("| " + " | ".join(cells) + " |")
+    print(f"\nactivations: {', '.join(sorted({file.get('activations', 'f32') for file in files}))}")
     for row in rows:
         if "error" in row:
             print(f"\n{row['engine']}, {row['format']}: {row['error']}")
@@ -196,6 +200,7 @@ def main(words: list[str] | None = None) -> None:
             command.add_argument("--shape", choices=list(SHAPES), default="8b")
             command.add_argument("--target", default="cuda:sm_89")
             command.add_argument("--context", type=int, default=1152)
+            command.add_argument("--activations", choices=("f32", "f16", "bf16"), default="f32")
             continue
         command.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
         command.add_argument("--scratch", type=Path, default=Path("/dev/shm"), help="where weights have room")

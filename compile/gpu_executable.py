@@ -52,7 +52,7 @@ def _export(launch: Launch, ordinal: int) -> str:
     read = "#hal.pipeline.binding<storage_buffer, ReadOnly>"
     written = "#hal.pipeline.binding<storage_buffer>"
     bindings = [written if name in updated else read for name in launch.inputs] + [written] * fresh
-    local = f", workgroup_local_memory = {launch.local_memory} : index" if launch.local_memory else ""
+    local = f", workgroup_local_memory = {launch.local_memory}" if launch.local_memory else ""
     return f"""
   hal.executable.export public @{launch.symbol} ordinal({ordinal})
       layout(#hal.pipeline.layout<constants = {len(launch.scalars)}, bindings = [{", ".join(bindings)}]>)

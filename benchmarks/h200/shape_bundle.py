@@ -10,7 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from strixhlo.bundle import MANIFEST, PROGRAM, SCHEMA_VERSION, WEIGHTS, Bundle, Manifest, Parameter, write_record
+from strixhlo.bundle import (
+    MANIFEST,
+    PROGRAM,
+    SCHEMA_VERSION,
+    WEIGHTS,
+    Activations,
+    Bundle,
+    Manifest,
+    Parameter,
+    write_record,
+)
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.ops.formats import FORMATS
@@ -50,20 +60,27 @@ def shape_checkpoint(shape: Shape, format_name: str, context: int) -> Checkpoint
     return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
 
 
-def make_bundle(shape: Shape, format_name: str, out: Path, context: int, target: str) -> Bundle:
+def make_bundle(
+    shape: Shape, format_name: str, out: Path, context: int, target: str, activations: Activations
+) -> Bundle:
     """Trace and compile; the manifest says where each weight will lie in the archive."""
-    bundle = uncompiled_bundle(shape_checkpoint(shape, format_name, context), out, context, ENTRIES)
+    bundle = uncompiled_bundle(shape_checkpoint(shape, format_name, context), out, context, ENTRIES, activations)
     compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=print)
     (out / "formats.json").write_text(json.dumps({"format": format_name, "known": format_name in FORMATS}))
     return bundle
 
 
 def uncompiled_bundle(
-    checkpoint: Checkpoint, out: Path, context: int, entries: Mapping[str, tuple[Kind, int]]
+    checkpoint: Checkpoint,
+    out: Path,
+    context: int,
+    entries: Mapping[str, tuple[Kind, int]],
+    activations: Activations = "f32",
 ) -> Bundle:
     """Trace a checkpoint of shapes; the manifest says where each weight will lie in the archive."""
-    model, kv, weights = planned(checkpoint, context=context, dtype="auto", kv_dtype="f16")
-    traced = trace(model, {name: w.traced() for name, w in weights.items()}, kv, entries)
+    model, kv, weights = planned(checkpoint, context=context, dtype="auto", kv_dtype="f16", activations=activations)
+    shapes = {name: w.traced() for name, w in weights.items()}
+    traced = trace(model, shapes, kv, entries, activations=activations)
     tensors = {n: t for name, w in weights.items() if name in traced.used for n, t in w.group(name).tensors.items()}
     header, offsets, size = _layout(tensors)
     parameters = {
@@ -92,6 +109,7 @@ def uncompiled_bundle(
         source="random",
         source_files=(),
         versions={},
+        activations=activations,
     )
     write_record(out / MANIFEST, manifest)
     return Bundle(out, manifest)

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 from gfx1151_sim.kernel_machine import TESTED
+from iree.compiler import ir
 
 from strixhlo.bundle import VMFB, Bundle, open_bundle
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.iree_compile import executable_target
+from strixhlo.compile.target_kernels import kernel_executable
 from strixhlo.compile.targets import CHIPS, parse_target
 from strixhlo.custom_kernels.gpu.kernels import build_ptx
+from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.errors import StrixhloError
 
 
@@ -41,6 +45,17 @@ def test_every_kernel_is_ptx_for_the_oldest_gpu() -> None:
     assert set(re.findall(r"^\.visible \.entry (\w+)\(", ptx, re.MULTILINE)) == set(TESTED)
     assert ".extern" not in ptx  # nothing is left for a linker
     assert ".local" not in ptx  # no array went to memory
+
+
+def test_a_kernel_that_asks_for_local_memory_gets_it() -> None:
+    (launch,) = quantized_matmul_launches(FORMATS["q4_0"], 1, 512, 512, chip=H200)
+    assert launch.local_memory > 48 << 10  # what a kernel has without asking
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse("module {}")
+        executable = kernel_executable(parse_target("cuda:sm_89"))
+        executable.export(launch, (), ())
+        executable.add_to(module)
+        assert f"workgroup_local_memory = {launch.local_memory}>" in str(module)
 
 
 def test_a_bundle_compiles_with_the_kernels_inside(tiny: Bundle, tmp_path: Path) -> None:
