@@ -28,6 +28,7 @@ VMFB, BUILD = "program.vmfb", "build.json"
 MACHINE_PARAMETER, MACHINE_WORDS = "strixhlo.machine", 16
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i32": 4}
 KV_ARRAYS = {"fp8": "i8", "f16": "f16", "bf16": "bf16", "f32": "f32"}  # type of the KV cache -> of the pools' arrays
+MOST_RECORD_BYTES = 64 << 20  # of a JSON record; a manifest of many experts has a few
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
 
@@ -346,7 +347,11 @@ def _check_places(path: Path, manifest: Manifest, size: int) -> None:
 def read_record(path: Path, kind: type[_R], what: str) -> _R:
     """Read a JSON record of this schema version."""
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MOST_RECORD_BYTES + 1)
+        if len(data) > MOST_RECORD_BYTES:
+            raise ValueError(f"more than {MOST_RECORD_BYTES >> 20} MiB")
+        raw = json.loads(data.decode())
     except FileNotFoundError:
         raise StrixhloError(f"{path.parent}: not a whole {what}, {path.name} is missing") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -11,14 +11,23 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from .bundle import Size, read_record, write_record
 from .errors import StrixhloError
 
 FOLDER = "tuning"
-Text = Annotated[str, Field(max_length=200)]
-Answer = Annotated[dict[Annotated[str, Field(max_length=40)], int | Text], Field(min_length=1, max_length=8)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():  # it is shown on terminals
+        raise ValueError(f"{text[:40]!a} has characters that cannot be printed")
+    return text
+
+
+Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+Name = Annotated[str, Field(pattern="^[a-z_]{1,40}$")]
+Answer = Annotated[dict[Name, int | Text], Field(min_length=1, max_length=8)]
 Microseconds = Annotated[float, Field(gt=0, lt=1e9)]
 
 

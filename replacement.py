@@ -89,6 +89,26 @@ def scratch_directory(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+@contextmanager
+def only_user(folder: Path) -> Iterator[None]:
+    """Makes the folder where it is not there, and holds its lock. StrixhloError while another process does. A folder
+    that is empty at the end is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = _lock(folder.resolve())
+    except OSError:  # no locks on this file system
+        yield
+        return
+    if lock is None:
+        raise StrixhloError(f"{folder}: another strixhlo is at work there; wait until it has ended")
+    try:
+        yield
+    finally:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        os.close(lock)
+
+
 def _check_ours(path: Path, markers: tuple[str, ...]) -> None:
     if _holds_current_directory(path):
         raise StrixhloError(f"{path}: is the current directory, and would be replaced; name a folder inside of it")

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .bundle import Bundle, open_bundle, read_record
+from .bundle import Bundle, open_bundle, read_record, sha256_file
 from .choice_table import FOLDER, ChoiceTable, table_path, write_table
 from .command_group import Progress
+from .cpu_features import cpu_model
 from .errors import StrixhloError
 from .progress import spinner
-from .replacement import atomic_write
+from .replacement import atomic_write, only_user
 from .tuning_plan import PLAN, Measured, Plan
 
 if TYPE_CHECKING:
@@ -67,10 +68,13 @@ def tune(
     opened = open_bundle(bundle) if bundle else None
     with spinner(Progress(), "tune") as say:
         if prepare and opened:
-            plan = _prepared(opened, target, activations, prepare, say)
+            with only_user(prepare):
+                plan = _prepared(opened, target, activations, prepare, say)
             click.echo(f"{prepare}: {_count(plan)}; measure with `strixhlo tune --measure {prepare}`")
             return
-        table, where = _tuned(opened, target, activations, measure, threads, rounds, say)
+        folder = _folder(opened, target, measure)
+        with only_user(folder):
+            table, where = _tuned(opened, target, activations, measure, folder, threads, rounds, say)
     if as_json:
         click.echo(table.model_dump_json(indent=1))
         return
@@ -78,8 +82,8 @@ def tune(
     click.echo(
         f"{where}: {len(table.entries)} choices measured on {table.device}, {len(better)} better than the rules'"
     )
-    if where.parent.name == FOLDER:
-        click.echo(f"compile again to use it; to send it: {where.with_suffix('.md')}")
+    use = "compile again to use it" if opened else f"to use it, put it into BUNDLE/{FOLDER}/ and compile again"
+    click.echo(f"{use}; to send it: {where.with_suffix('.md')}")
 
 
 def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: Callable[[str], None]) -> Plan:
@@ -91,12 +95,44 @@ def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: 
     activations = activations if parsed.kind == "cpu" else "f32"
     versions = {p: version(p) for p in ("strixhlo", "iree-base-compiler")}
     key = plan_key(bundle, parsed, activations, versions)
-    if (folder / PLAN).is_file():
-        plan = read_record(folder / PLAN, Plan, "plan")
-        if plan.key == key:
-            return plan
+    if plan := _found(folder, key):
+        return plan
     say("looking for choices")
     return write_candidates(bundle.program_text(), key, parsed, activations, versions, folder, say)
+
+
+def _found(folder: Path, key: str) -> Plan | None:
+    """The folder's plan, where it has this key and its modules are there."""
+    if not (folder / PLAN).is_file():
+        return None
+    try:
+        plan = read_record(folder / PLAN, Plan, "plan")
+    except StrixhloError:  # damaged, or of another version: it is made again
+        return None
+    whole = all((folder / name).is_file() and sha256_file(folder / name) == sha for name, sha in plan.modules.items())
+    return plan if plan.key == key and whole else None
+
+
+def _folder(bundle: Bundle | None, target: str, measure: Path | None) -> Path:
+    """Where the candidates are, or will be."""
+    from .compile.targets import parse_target
+
+    if measure and not measure.is_dir():
+        raise StrixhloError(f"{measure}: no such folder; make it with `strixhlo tune BUNDLE --prepare {measure}`")
+    if measure:
+        return measure
+    assert bundle is not None
+    return bundle.path / FOLDER / f"work-{parse_target(target).name.replace(':', '-')}"
+
+
+def _read_plan(folder: Path, bundle: Bundle | None) -> Plan:
+    """The plan that --measure names. StrixhloError where it is another bundle's, or another CPU's."""
+    plan = read_record(folder / PLAN, Plan, "plan")
+    if bundle and plan.program_sha256 != bundle.manifest.program_sha256:
+        raise StrixhloError(f"{folder}: was prepared from another bundle than {bundle.path}; prepare it from this one")
+    if plan.target.startswith("cpu") and plan.chip != cpu_model():
+        raise StrixhloError(f"{folder}: was prepared for {plan.chip}, this is {cpu_model()}; prepare it here")
+    return plan
 
 
 def _tuned(
@@ -104,23 +140,23 @@ def _tuned(
     target: str,
     activations: str,
     measure: Path | None,
+    folder: Path,
     threads: int | None,
     rounds: int,
     say: Callable[[str], None],
 ) -> tuple[ChoiceTable, Path]:
     """The table, and where it is."""
+    from .compile.targets import parse_target
     from .runtime.device import Device
     from .runtime.tuned import choice_table, report
     from .runtime.tuning import measure as measure_plan
 
-    plan = read_record(measure / PLAN, Plan, "plan") if measure else None
-    kind = (plan.target if plan else target).partition(":")[0]
+    plan = _read_plan(measure, bundle) if measure else None
+    kind = plan.target.partition(":")[0] if plan else parse_target(target).kind
     device = Device(kind, threads)  # before anything is compiled: without one there is no point
     try:
-        folder = measure
-        if plan is None or folder is None:
+        if plan is None:
             assert bundle is not None
-            folder = bundle.path / FOLDER / f"work-{target.replace(':', '-')}"
             plan = _prepared(bundle, target, activations, folder, say)
         measured: Measured = measure_plan(plan, folder, device, _about(kind, device), rounds, say)
     except BaseException as error:
@@ -129,7 +165,7 @@ def _tuned(
     finally:
         device.close()
     table = choice_table(plan, measured)
-    where = table_path(bundle.path, table.chip) if bundle else table_path(folder, table.chip)
+    where = table_path(bundle.path if bundle else folder, table.chip)
     write_table(where, table)
     atomic_write(where.with_suffix(".md"), report(plan, measured).encode())
     if not measure:
@@ -143,7 +179,6 @@ def _count(plan: Plan) -> str:
 
 def _about(kind: str, device: Device) -> tuple[str, str]:
     """What the device and its driver call themselves."""
-    from .cpu_features import cpu_model
     from .runtime.nvidia import nvidia_gpus
 
     if kind == "cpu":

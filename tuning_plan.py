@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from .bundle import DType, Size
-from .choice_table import Answer, Text
+from .choice_table import Answer, Microseconds, Text
 
 PLAN, MEASURED = "plan.json", "measured.json"
+Module = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.vmfb$")]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class _Record(BaseModel):
@@ -44,23 +46,26 @@ class Trial(_Record):
     rows: Annotated[int, Field(ge=0, lt=1 << 31)]
     shape: tuple[Size, ...]
     op: Text
-    module: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.vmfb$")]
+    module: Module
     candidates: Annotated[tuple[Candidate, ...], Field(min_length=2, max_length=1000)]
     operands: tuple[Operand, ...]
-    results: tuple[tuple[tuple[Size, ...], DType], ...]
+    results: Annotated[tuple[tuple[tuple[Size, ...], DType], ...], Field(min_length=1)]
     repeats: Annotated[int, Field(ge=1, le=64)]
 
 
 class Plan(_Record):
-    """key: hash of what the trials depend on: program, kernels' sources, versions."""
+    """key: hash of what the trials depend on: program, kernels' sources, versions. program_sha256: of the bundle's
+    program.mlir. modules: what the trials' files hash to."""
 
     schema_version: int
-    key: str
-    target: Text
+    key: Sha256
+    program_sha256: Sha256
+    target: Annotated[str, Field(pattern="^(cpu|rocm|cuda)(:[a-z0-9_.-]{1,40})?$")]
     chip: Text
     activations: Text
-    kernels: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    kernels: Sha256
     versions: dict[Text, Text]
+    modules: dict[Module, Sha256]
     trials: tuple[Trial, ...]
 
 
@@ -69,8 +74,8 @@ class Timing(_Record):
     the rule's choice (relative L2; None: not comparable, such as NaN)."""
 
     answer: Answer
-    microseconds: float
-    least: float
+    microseconds: Microseconds
+    least: Microseconds
     difference: float | None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from ..bundle import SCHEMA_VERSION, Bundle, write_record
+from ..bundle import SCHEMA_VERSION, Bundle, sha256_file, write_record
 from ..custom_kernels.choices import Asked, Choices, Option, Question
 from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
 from ..errors import StrixhloError
@@ -97,6 +97,7 @@ def write_candidates(
     if not found:
         raise StrixhloError(f"{target.name}: nothing to tune, no kernel of this bundle's program has a choice there")
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / PLAN).unlink(missing_ok=True)  # of other modules: an interrupted run must not leave it beside new ones
     trials: list[Trial] = []
     repeats = LAUNCHES["cpu" if target.kind == "cpu" else "gpu"]
     groups = _modules(found, repeats)
@@ -106,11 +107,13 @@ def write_candidates(
     plan = Plan(
         schema_version=SCHEMA_VERSION,
         key=key,
+        program_sha256=hashlib.sha256(program.encode()).hexdigest(),
         target=target.name,
         chip=tuned_chip(target),
         activations=activations,
         kernels=kernels_hash(target),
         versions=versions,
+        modules={name: sha256_file(folder / name) for name in sorted({t.module for t in trials})},
         trials=tuple(trials),
     )
     write_record(folder / PLAN, plan)

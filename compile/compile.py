@@ -37,7 +37,7 @@ from .kv_pools import free_pools
 from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
 from .report import decode_report, entry_report, kernels_report
-from .table_choices import table_choices
+from .table_choices import refused_answers, table_choices
 from .target_kernels import kernels_hash, lowering_rules, put_kernels_in
 from .targets import Target
 
@@ -77,14 +77,15 @@ def compile_bundle(
     choices, chosen = table_choices(bundle, target, activations)
     key = build_key(bundle, target, activations, versions, kv_dtype, chosen.get("digest", ""))
     if keep_intermediates is None and (build := _current(folder, key)):
-        report = build.report | {"choices": chosen}  # which may say of another table why it is not used
+        ignored = {k: v for k, v in build.report.get("choices", {}).items() if k == "ignored"}
+        report = build.report | {"choices": chosen | ignored}  # which may say of another table why it is not used
         return Result(build.model_copy(update={"report": report}), fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
         lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices)
         say("compiling with IREE")
         entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
-        report = lowered.report | {"choices": chosen, "entries": entries}
+        report = lowered.report | {"choices": chosen | refused_answers(choices), "entries": entries}
         report |= decode_report(bundle, target, kv_dtype, entries) | kernels_report(temporary / VMFB, lowered.kernels)
         build = Build(
             schema_version=SCHEMA_VERSION,

@@ -55,6 +55,17 @@ def _unfit(table: ChoiceTable, target: Target, activations: str) -> str:
     return ""
 
 
+def refused_answers(choices: Choices) -> dict[str, str]:
+    """What build.json says, after lowering, of answers that no kernel has; empty where there are none."""
+    if not choices.refused:
+        return {}
+    question, answer = next(iter(choices.refused.items()))
+    shape = "x".join(map(str, question.shape))
+    said = ", ".join(f"{name:.40} {value!s:.40}" for name, value in answer.items())
+    first = f"{question.choice:.40} {question.kernel:.40} {shape}: {said}"
+    return {"ignored": f"{len(choices.refused)} answers that no kernel has, such as {first}; run `strixhlo tune` again"}
+
+
 def table_lines(record: dict[str, Any]) -> list[str]:
     """The record for people to read."""
     if record["source"] == "none":
@@ -65,4 +76,5 @@ def table_lines(record: dict[str, Any]) -> list[str]:
     else:
         how = "predicted, not measured: see `strixhlo tune`"
     count = f", {record['entries']} answers" if "entries" in record else ""
-    return [f"  choices: {where}{count}, {how}", *([f"  not used: {record['unused']}"] if "unused" in record else [])]
+    notes = (("not used", "unused"), ("ignored", "ignored"))
+    return [f"  choices: {where}{count}, {how}", *(f"  {said}: {record[key]}" for said, key in notes if key in record)]

@@ -26,15 +26,20 @@ class Question:
 
 @dataclass(frozen=True)
 class Choices:
-    """The answers of a table; without an entry, a rule's own."""
+    """The answers of a table; without an entry, a rule's own. refused: those that no kernel has, written down when
+    they are asked for."""
 
     entries: Mapping[Question, Option] = field(default_factory=dict)
+    refused: dict[Question, Option] = field(default_factory=dict, compare=False)
 
     def pick(self, question: Question, rule: Option, options: Sequence[Option]) -> Option:
         """The table's answer, else the rule's. options: all that is possible; an answer that is none of them is of
-        other kernels, and the rule's takes its place."""
+        other kernels or made up, and the rule's takes its place."""
         found = self.entries.get(question)
-        return found if found is not None and found in options else rule
+        if found is None or found in options:
+            return rule if found is None else found
+        self.refused[question] = found
+        return rule
 
 
 @dataclass(frozen=True)

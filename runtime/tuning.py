@@ -15,9 +15,9 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from ..bundle import SCHEMA_VERSION, read_record, write_record
+from ..bundle import SCHEMA_VERSION, read_record, sha256_file, write_record
 from ..errors import StrixhloError, one_line
-from ..tuning_plan import MEASURED, Measured, Operand, Plan, Timing, Trial
+from ..tuning_plan import MEASURED, PLAN, Measured, Operand, Plan, Timing, Trial
 from .device import Device
 from .matrix_unit import modules_without_weights
 
@@ -38,6 +38,7 @@ def measure(
 ) -> Measured:
     """Measure what is not in the folder's measured.json yet, and add it there trial by trial. about: names of the
     device and its driver."""
+    _check_modules(plan, folder)
     done = _begun(plan, folder, about)
     for i, trial in enumerate(plan.trials):
         if i in done.timings:
@@ -48,6 +49,16 @@ def measure(
         done = done.model_copy(update={"timings": {**done.timings, i: timings}})
         write_record(folder / MEASURED, done)
     return done
+
+
+def _check_modules(plan: Plan, folder: Path) -> None:
+    """StrixhloError where a trial's module is not what the plan was written for."""
+    for name in {t.module for t in plan.trials}:
+        path = folder / name
+        if not path.is_file():
+            raise StrixhloError(f"{path}: is missing; prepare the candidates again")
+        if sha256_file(path) != plan.modules.get(name):
+            raise StrixhloError(f"{path}: is not what {PLAN} was written for; prepare the candidates again")
 
 
 def _begun(plan: Plan, folder: Path, about: tuple[str, str]) -> Measured:
@@ -61,8 +72,9 @@ def _begun(plan: Plan, folder: Path, about: tuple[str, str]) -> Measured:
         return fresh
     if (found.key, found.device, found.driver) != (plan.key, *about):
         return fresh
-    counts = dict(enumerate(len(t.candidates) for t in plan.trials))
-    return found.model_copy(update={"timings": {i: t for i, t in found.timings.items() if len(t) == counts.get(i)}})
+    answers = {i: [c.answer for c in t.candidates] for i, t in enumerate(plan.trials)}
+    kept = {i: t for i, t in found.timings.items() if [timing.answer for timing in t] == answers.get(i)}
+    return found.model_copy(update={"timings": kept})
 
 
 class _Trial:
@@ -75,13 +87,15 @@ class _Trial:
             module = rt.VmModule.copy_buffer(instance, (folder / trial.module).read_bytes())
             self.context = rt.VmContext(instance, [*modules_without_weights(instance, device), module])
             self.functions = [module.lookup_function(c.function) for c in trial.candidates]
+            if None in self.functions:
+                raise LookupError(f"has not all functions of {trial.choice} {trial.kernel}")
             generator = np.random.default_rng(0)
             self.fixed = [self._upload(_random(o, generator)) for o in trial.operands if not o.rotates]
             weights = [_random(o, generator) for o in trial.operands if o.rotates]
             nbytes = sum(array.nbytes for array, _ in weights)
             copies = max(min(-(-ROTATING // max(nbytes, 1)), MOST_COPIES), 1)
             self.copies = [[self._upload(w) for w in weights] for _ in range(copies)]
-        except (OSError, RuntimeError, ValueError, LookupError, MemoryError) as error:
+        except (OSError, RuntimeError, ValueError, LookupError, MemoryError, ArithmeticError) as error:
             raise StrixhloError(f"{folder / trial.module}: {one_line(error)}; prepare the candidates again") from None
 
     def run(self, rounds: int) -> tuple[Timing, ...]:
@@ -119,8 +133,17 @@ class _Trial:
     def _results(self, results: Any) -> list[np.ndarray]:
         """Copies of the first launch's results."""
         found = []
-        for i in range(len(self.trial.results)):
-            array = rt.DeviceArray(self.device.hal, results.get_as_object(i, rt.HalBufferView)).to_host()
+        for i, (shape, _) in enumerate(self.trial.results):
+            try:
+                array = rt.DeviceArray(self.device.hal, results.get_as_object(i, rt.HalBufferView)).to_host()
+            except (RuntimeError, ValueError, LookupError) as error:
+                where = f"{self.trial.module}: result {i} of {self.trial.kernel}"
+                raise StrixhloError(f"{where}: {one_line(error)}; prepare the candidates again") from None
+            if array.shape != shape:
+                raise StrixhloError(
+                    f"{self.trial.module}: {self.trial.kernel} gave {array.shape} where {PLAN} says {shape};"
+                    " prepare the candidates again"
+                )
             found.append(np.array(array))
         return found
 

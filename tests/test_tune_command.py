@@ -20,6 +20,7 @@ from strixhlo.compile.target_kernels import kernels_hash, tuned_chip
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.choices import Choices, Question
 from strixhlo.custom_kernels.cpu import launches
+from strixhlo.replacement import only_user
 from strixhlo.runtime import tuning
 from strixhlo.runtime.engine import Engine
 from strixhlo.runtime.program import Program
@@ -101,6 +102,57 @@ def test_an_interrupted_run_goes_on(work: Path) -> None:
     assert json.loads((work / MEASURED).read_text())["timings"]["0"] == kept["0"]
 
 
+def refused(*arguments: object) -> str:
+    """The one line of an error."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.output
+    return result.output.splitlines()[-1]
+
+
+def change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_candidates_of_something_else_are_not_measured(tiny: Bundle, work: Path) -> None:
+    plan = json.loads((work / PLAN).read_text())
+    change(work / PLAN, program_sha256="0" * 64)
+    assert "was prepared from another bundle" in refused("tune", tiny.path, "--measure", work)
+    change(work / PLAN, chip="another CPU x 4")
+    assert "was prepared for another CPU x 4" in refused("tune", "--measure", work)
+    trials = plan["trials"]
+    change(work / PLAN, chip=plan["chip"], trials=[trials[0] | {"module": "../m0.vmfb"}])
+    assert "trials.0.module" in refused("tune", "--measure", work)
+    change(work / PLAN, trials=[trials[0] | {"results": [[[3, 3], "f32"]]}])
+    assert "where plan.json says (3, 3)" in refused("tune", "--measure", work, "--rounds", 1)
+    candidates_ = [c | {"function": "c9999"} for c in trials[0]["candidates"]]
+    change(work / PLAN, trials=[trials[0] | {"candidates": candidates_}])
+    assert "has not all functions" in refused("tune", "--measure", work)
+    (work / "m0.vmfb").write_bytes(b"another module")
+    assert "m0.vmfb: is not what plan.json was written for" in refused("tune", "--measure", work)
+    (work / "m0.vmfb").unlink()
+    assert "m0.vmfb: is missing" in refused("tune", "--measure", work)
+    assert "no such folder" in refused("tune", "--measure", work / "none")
+    assert "'foo' is not known" in refused("tune", tiny.path, "--target", "foo")
+
+
+@pytest.mark.parametrize("wrong", [{"microseconds": float("nan")}, {"least": 0}, {"answer": {"workgroups": 7777}}])
+def test_timings_that_nobody_measured_are_measured_again(work: Path, wrong: dict[str, object]) -> None:
+    change(work / PLAN, trials=json.loads((work / PLAN).read_text())["trials"][:1])
+    run("tune", "--measure", work, "--rounds", 1)
+    timings = json.loads((work / MEASURED).read_text())["timings"]
+    change(work / MEASURED, timings={"0": [timings["0"][0] | wrong, *timings["0"][1:]]})
+    assert run("tune", "--measure", work, "--rounds", 1).startswith("1 of 1")
+
+
+def test_two_do_not_work_in_one_folder(tiny: Bundle, work: Path) -> None:
+    with only_user(work):
+        assert "another strixhlo is at work there" in refused("tune", "--measure", work)
+        assert "another strixhlo is at work there" in refused("tune", tiny.path, "--prepare", work)
+    with only_user(work / "new"):
+        pass
+    assert work.is_dir() and not (work / "new").exists()
+
+
 def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:
     table = ChoiceTable(
         schema_version=1,
@@ -119,6 +171,10 @@ def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:
     path.write_text("{")
     result = CliRunner().invoke(main, ["compile", str(bundle.path)])
     assert result.exit_code == 2 and "cannot be read" in result.output and "Traceback" not in result.output
+    path.write_text(table.model_copy(update={"device": "a\x1b[31m"}).model_dump_json())
+    assert "cannot be printed" in refused("compile", bundle.path)
+    os.truncate(path, 1 << 40)
+    assert "more than 64 MiB" in refused("compile", bundle.path)
 
 
 def test_gfx1151_ships_with_a_predicted_table(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +203,7 @@ def test_nothing_to_tune_is_one_line(bundle: Bundle) -> None:
 
 
 def timing(workgroups: int, microseconds: float, difference: float | None = 0.0) -> Timing:
-    answer = {"workgroups": workgroups}
+    answer: dict[str, int | str] = {"workgroups": workgroups}
     return Timing(answer=answer, microseconds=microseconds, least=microseconds, difference=difference)
 
 
@@ -185,5 +241,11 @@ def test_an_answer_of_other_kernels_gives_way_to_the_rule() -> None:
     question = Question("gemv", "q4_0", 0, (64, 64))
     rule, options = {"lanes": 4}, [{"lanes": 4}, {"lanes": 8}]
     assert Choices({question: {"lanes": 8}}).pick(question, rule, options) == {"lanes": 8}
-    assert Choices({question: {"lanes": 64}}).pick(question, rule, options) == rule
+    for wrong in (0, 3, 64, -1, 1 << 40, "8"):
+        choices = Choices({question: {"lanes": wrong}})
+        assert choices.pick(question, rule, options) == rule
+        ignored = table_choices.refused_answers(choices)
+        *_, line = table_choices.table_lines({"source": "shipped", "origin": "predicted", **ignored})
+        assert f"1 answers that no kernel has, such as gemv q4_0 64x64: lanes {wrong}" in line
+    assert table_choices.refused_answers(Choices()) == {}
     assert Choices().pick(question, rule, options) == rule
