@@ -44,7 +44,7 @@ class Always(Choices):
 
     def pick(self, question: Question, rule: Option, options: Sequence[Option]) -> Option:
         wanted = {"tile": self.tile}
-        return wanted if question.choice == "gemm_tile" and wanted in options else rule
+        return wanted if question.choice.endswith("gemm_tile") and wanted in options else rule
 
 
 def chip(tile: str) -> Chip:
