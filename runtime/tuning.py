@@ -23,7 +23,6 @@ from .matrix_unit import modules_without_weights
 
 ROTATING = 256 << 20  # bytes of weights, beyond any cache
 MOST_COPIES = 256
-ROUNDS = 7  # calls of each candidate that are timed, after one that is not
 DTYPES: dict[str, tuple[Any, Any]] = {  # of arrays, and what IREE calls it
     "f32": (np.float32, rt.HalElementType.FLOAT_32),
     "f16": (np.float16, rt.HalElementType.FLOAT_16),

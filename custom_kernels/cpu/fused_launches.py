@@ -10,9 +10,9 @@ from ..choices import Choices
 from ..ops.formats import FORMATS
 from ..ops.formats_gguf import RUN
 from ..ops.fused_matmul import Form
-from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
 from ..ops.moe_matmul import ACTIVATIONS
-from .launches import ROW_ALIGN, TOKENS_PER_WORKGROUP, WORKGROUPS, _ceil_div, _float_bits, shares
+from .launches import ROW_ALIGN, TOKENS_PER_WORKGROUP, WORKGROUPS, shares
 from .weight_kernels import REALS, WeightKernel, weight_kernel
 
 # In the order of StoredFormat in fused_matmul.cpp.
@@ -95,7 +95,7 @@ def _tile(
     weights: Sequence[Weight], gated: bool, prepares: bool, choices: Choices, shape: tuple[int, int]
 ) -> tuple[int, int]:
     """(tiles of 16 weight rows of a workgroup, workgroups). shape: of the input."""
-    tiles = sum(_ceil_div(w.n, ROW_ALIGN) for w in (weights[:1] if gated else weights))
+    tiles = sum(ceil_div(w.n, ROW_ALIGN) for w in (weights[:1] if gated else weights))
     workgroups = WORKGROUPS
     if prepares:
         workgroups = 1
@@ -103,29 +103,29 @@ def _tile(
             workgroups *= 2
     kernel = "_".join(("gated" if gated else "fused", *(w.kernel.name for w in weights), *["prepares"] * prepares))
     workgroups = shares(choices, kernel, shape[0], tuple(w.n for w in weights), shape[1], workgroups)
-    tile = _ceil_div(tiles, workgroups)
-    return tile, _ceil_div(tiles, tile)
+    tile = ceil_div(tiles, workgroups)
+    return tile, ceil_div(tiles, tile)
 
 
 def add_normed_launch(scaled: bool, m: int, k: int, epsilon: float, offset: float) -> Launch:
     """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`."""
-    tile = _ceil_div(m, TOKENS_PER_WORKGROUP)
+    tile = ceil_div(m, TOKENS_PER_WORKGROUP)
     inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
-    scalars = (m, k, _float_bits(epsilon), _float_bits(offset), int(scaled), tile)
-    return Launch("strixhlo_add_normed", inputs, (Output("sum", (m, k), "f32"),), scalars, _ceil_div(m, tile))
+    scalars = (m, k, float_bits(epsilon), float_bits(offset), int(scaled), tile)
+    return Launch("strixhlo_add_normed", inputs, (Output("sum", (m, k), "f32"),), scalars, ceil_div(m, tile))
 
 
 def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers: bool) -> tuple[list[Launch], str]:
     """The launches that add, normalize and round the input of many rows, and the name of what they make of x."""
-    row_tile, launches, x = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP), [], "x"
+    row_tile, launches, x = 1 if m <= TOKENS_PER_WORKGROUP else ceil_div(m, TOKENS_PER_WORKGROUP), [], "x"
     if form.summed:
         numbers = (attributes["sum_epsilon"], attributes["sum_offset"])
         launches.append(add_normed_launch(form.summed == "scaled", m, k, *numbers))
         x = "sum"
     if form.normed:
-        bits = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
+        bits = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
         h, scalars = (Output("h", (m, k), "f32"),), (m, k, *bits, row_tile)
-        launch = Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, _ceil_div(m, row_tile))
+        launch = Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, ceil_div(m, row_tile))
         if form.layer:
             biased = form.layer == "biased"
             inputs = (x, "norm", "norm bias" if biased else "norm")
@@ -135,7 +135,7 @@ def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers
         x = "h"
     if integers:
         outputs = (Output("xq", (m, k), "i8"), Output("xs", (m, k // RUN), "f32"), Output("xsum", (m, k // 16), "i32"))
-        launches.append(Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), _ceil_div(m, row_tile)))
+        launches.append(Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), ceil_div(m, row_tile)))
     return launches, x
 
 
@@ -160,7 +160,7 @@ def fused_matmul(fast: bool, choices: Choices, attributes: Mapping[str, Any], ty
     tile, workgroups = _tile(weights, gated, prepares, choices, (m, k))
     activation = ACTIVATIONS.index(attributes["activation"]) if attributes["activation"] else -1
     names = ("epsilon", "offset", "limit", "scale", "sum_epsilon", "sum_offset")
-    epsilon, offset, *numbers = (_float_bits(attributes.get(name, 0.0)) for name in names)
+    epsilon, offset, *numbers = (float_bits(attributes.get(name, 0.0)) for name in names)
     n = weights[0].n if gated else sum(w.n for w in weights)
     outputs: tuple[Output, ...] = (Output("y", (m, n), "f32"),)
     symbol = f"strixhlo_fused_matmul_{len(weights)}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 from ..choices import RULES_ONLY, Choices, Question
 from ..ops.formats import FORMATS
 from ..ops.formats_gguf import RUN
-from ..ops.launch import Dimension, Launch, Output
+from ..ops.launch import Dimension, Launch, Output, ceil_div, float_bits
 from .weight_kernels import weight_kernel
 
 ROW_ALIGN = 16  # weight rows of one matrix tile in the widest kernel
@@ -18,13 +17,9 @@ ATTENTION_ROWS = 16  # query rows that share their loads of keys and values
 TOKENS_PER_WORKGROUP = 16  # of rope_and_append and quantize_rows
 
 
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def rows_per_workgroup(n: int, workgroups: int = WORKGROUPS) -> int:
     """Output columns (weight rows) that one workgroup computes, of `n`: a multiple of 16."""
-    return ROW_ALIGN * max(1, _ceil_div(n, ROW_ALIGN * workgroups))
+    return ROW_ALIGN * max(1, ceil_div(n, ROW_ALIGN * workgroups))
 
 
 def shares(choices: Choices, kernel: str, m: int, columns: tuple[int, ...], k: int, rule: int) -> int:
@@ -43,7 +38,7 @@ def _matmul(
 ) -> Launch:
     m, n, k = shape
     tile_n = rows_per_workgroup(n, shares(choices, symbol.removeprefix("strixhlo_"), m, (n,), k, WORKGROUPS))
-    return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n, *scalars), _ceil_div(n, tile_n))
+    return Launch(symbol, inputs, (Output("y", (m, n), "f32"),), (m, n, k, tile_n, *scalars), ceil_div(n, tile_n))
 
 
 def quantized_matmul_launches(
@@ -62,8 +57,8 @@ def quantized_matmul_launches(
         Output("xs", (m, k // RUN), "f32"),
         Output("xsum", (m, k // 16), "i32"),
     )
-    row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
-    quantize = Launch("strixhlo_quantize_rows", ("x",), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
+    row_tile = 1 if m <= TOKENS_PER_WORKGROUP else ceil_div(m, TOKENS_PER_WORKGROUP)
+    quantize = Launch("strixhlo_quantize_rows", ("x",), outputs, (m, k, row_tile), ceil_div(m, row_tile))
     symbol = f"strixhlo_qmm_{kernel.name}_int8"
     return quantize, _matmul(choices, symbol, ("xq", "xs", "xsum", *parts), (m, n, k), kernel.scalars)
 
@@ -76,10 +71,6 @@ def dense_matmul_launches(dtype: str, m: int, n: int, k: int, choices: Choices =
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
     """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
     return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows),)
-
-
-def _float_bits(value: float) -> int:
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
 def attention_launches(
@@ -116,7 +107,7 @@ def attention_launches(
             f"strixhlo_attention_{dtype}kv",
             ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q"),
             (Output("y", (tokens, q_heads, value_dim), "f32"),),
-            (*shape, window, _float_bits(scale), _float_bits(softcap), int(sinks), row_tile),
-            sequences * _ceil_div(per_sequence, row_tile) * q_heads,
+            (*shape, window, float_bits(scale), float_bits(softcap), int(sinks), row_tile),
+            sequences * ceil_div(per_sequence, row_tile) * q_heads,
         ),
     )

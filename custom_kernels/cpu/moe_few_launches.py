@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.formats_gguf import RUN
-from ..ops.launch import Launch, Output
+from ..ops.launch import Launch, Output, ceil_div, float_bits
 from ..ops.moe_matmul import ACTIVATIONS
 from .fused_launches import ADDED, BIASED, FEW, NORMED, SCRATCH, Weight, placed
-from .launches import ROW_ALIGN, _ceil_div, _float_bits
+from .launches import ROW_ALIGN
 from .weight_kernels import WeightKernel
 
 MOST_SHARES, ROWS_OF_SHARE = 64, 64  # workgroups; rows of gate and up of a token that are worth preparing its input
@@ -49,10 +49,10 @@ def gate_up_few(
     if t > FEW or _bytes(weights, normed, t, columns) > SCRATCH:
         return None
     k = attributes["k"]
-    rows = min(t * k, experts) * _ceil_div(n, ROW_ALIGN) * ROW_ALIGN * 2
+    rows = min(t * k, experts) * ceil_div(n, ROW_ALIGN) * ROW_ALIGN * 2
     workgroups = max(1, min(MOST_SHARES, rows // ROWS_OF_SHARE))
-    norm = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"])) if normed else (0, 0)
-    how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
+    norm = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"])) if normed else (0, 0)
+    how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
     flags = NORMED * normed | BIASED * bool(attributes["biased"])
     scalars = (t, columns, experts, k, flags, *norm, *how, workgroups, *(s for w in weights for s in w.scalars))
     inputs = ("x", "norm" if normed else "x", "order", "offsets", *(i for w in weights for i in (*w.places, w.bias)))
@@ -77,10 +77,10 @@ def down_few(
     if t > FEW or _bytes([weight], False, 1, columns) > SCRATCH // 2:
         return None
     added = bool(attributes.get("added"))
-    tiles = _ceil_div(n, ROW_ALIGN)
-    tile = _ceil_div(tiles, min(MOST_SHARES, max(1, n // ROWS_OF_SHARE)))
+    tiles = ceil_div(n, ROW_ALIGN)
+    tile = ceil_div(tiles, min(MOST_SHARES, max(1, n // ROWS_OF_SHARE)))
     flags = ADDED * added | BIASED * bool(attributes["biased"])
-    scalars = (t, columns, experts, k, flags, _float_bits(attributes.get("scale", 1.0)), tile, *weight.scalars)
+    scalars = (t, columns, experts, k, flags, float_bits(attributes.get("scale", 1.0)), tile, *weight.scalars)
     inputs = ("h", "weights", "order", "offsets", "residual" if added else "h", *weight.places, weight.bias)
     y = (Output("y", (t, n), "f32"),)
-    return (Launch("strixhlo_moe_down_few", inputs, y, scalars, _ceil_div(tiles, tile), bytes=True),)
+    return (Launch("strixhlo_moe_down_few", inputs, y, scalars, ceil_div(tiles, tile), bytes=True),)

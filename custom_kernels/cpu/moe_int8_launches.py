@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ops.formats_gguf import RUN
-from ..ops.launch import Launch, Output
-from .launches import TOKENS_PER_WORKGROUP, _ceil_div
+from ..ops.launch import Launch, Output, ceil_div
+from .launches import TOKENS_PER_WORKGROUP
 from .weight_kernels import WeightKernel
 
 ROUNDED = ("xq", "xs", "xsum")
@@ -16,8 +16,8 @@ def quantize_rows(x: str, m: int, k: int) -> Launch:
     """x float32 [m, k] -> xq int8, xs and xsum: what matmuls with 8-bit activations take."""
     shapes = (((m, k), "i8"), ((m, k // RUN), "f32"), ((m, k // 16), "i32"))
     outputs = tuple(Output(name, *spec) for name, spec in zip(ROUNDED, shapes, strict=True))
-    row_tile = 1 if m <= TOKENS_PER_WORKGROUP else _ceil_div(m, TOKENS_PER_WORKGROUP)
-    return Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), _ceil_div(m, row_tile))
+    row_tile = 1 if m <= TOKENS_PER_WORKGROUP else ceil_div(m, TOKENS_PER_WORKGROUP)
+    return Launch("strixhlo_quantize_rows", (x,), outputs, (m, k, row_tile), ceil_div(m, row_tile))
 
 
 def with_8_bit_activations(launches: tuple[Launch, ...], kernel: WeightKernel, m: int, k: int) -> tuple[Launch, ...]:

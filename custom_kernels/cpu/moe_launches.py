@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, result_shapes
-from .launches import TOKENS_PER_WORKGROUP, _ceil_div, _float_bits, rows_per_workgroup
+from .launches import TOKENS_PER_WORKGROUP, rows_per_workgroup
 from .moe_few_launches import down_few, gate_up_few
 from .moe_int8_launches import with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
@@ -28,7 +28,7 @@ def _kernel(format: str, names: tuple[str, ...], types: OperandTypes) -> WeightK
 
 
 def _row_tile(rows: int) -> int:
-    return 1 if rows <= TOKENS_PER_WORKGROUP else _ceil_div(rows, TOKENS_PER_WORKGROUP)
+    return 1 if rows <= TOKENS_PER_WORKGROUP else ceil_div(rows, TOKENS_PER_WORKGROUP)
 
 
 def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -40,7 +40,7 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
     tiles = outputs[-1].shape[0]
     a = attributes
-    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
+    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     scalars = (t, experts, k, *how, a["groups"], a["group_k"], a["group_top"], int(biased), tiles)
     inputs = ("logits", "positions", "bias" if biased else "logits")
     return Lowering(operands, (Launch("strixhlo_moe_route", inputs, outputs, scalars, 1),), RESULTS)
@@ -53,7 +53,7 @@ def _rows(
     tile_n = rows_per_workgroup(n)
     scalars = (*kernel.scalars, k, experts, n, tile_n)
     output = Output(out, (pairs, n), "f32")
-    return Launch(f"strixhlo_moe_rows_{kernel.name}", inputs, (output,), scalars, _ceil_div(n, tile_n))
+    return Launch(f"strixhlo_moe_rows_{kernel.name}", inputs, (output,), scalars, ceil_div(n, tile_n))
 
 
 def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
@@ -66,9 +66,9 @@ def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool =
     if "norm" in lowering.launches[0].inputs:
         return Lowering((*lowering.operands, "norm"), lowering.launches, lowering.results)
     tile = _row_tile(t)
-    scalars = (t, columns, *(_float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
+    scalars = (t, columns, *(float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
     outputs = (Output("normed", (t, columns), "f32"),)
-    norm = Launch("strixhlo_norm_rows", ("x", "norm"), outputs, scalars, _ceil_div(t, tile))
+    norm = Launch("strixhlo_norm_rows", ("x", "norm"), outputs, scalars, ceil_div(t, tile))
     return Lowering(
         (*lowering.operands, "norm"), (norm, *with_input(lowering.launches, "x", "normed")), lowering.results
     )
@@ -93,7 +93,7 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
     gathered = (Output("sorted", (pairs, columns), "f32"),)
     scalars = (k, columns, experts, tile)
     launches: tuple[Launch, ...] = (
-        Launch("strixhlo_moe_gather", ("x", "order", "offsets"), gathered, scalars, _ceil_div(pairs, tile)),
+        Launch("strixhlo_moe_gather", ("x", "order", "offsets"), gathered, scalars, ceil_div(pairs, tile)),
     )
     shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns}
     launches += tuple(
@@ -101,9 +101,9 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
         for kernel, parts, out in ((gate_kernel, gate, "gate"), (up_kernel, up, "up"))
     )
     merged = ("gate", "up", "expert", "offsets", *(biases or ("gate", "up")))
-    how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]), int(biased))
+    how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]), int(biased))
     activated = (Output("h", (pairs, n), "f32"),)
-    launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), _ceil_div(pairs, tile)),)
+    launches += (Launch("strixhlo_moe_activate", merged, activated, (experts, n, *how, tile), ceil_div(pairs, tile)),)
     if fast and gate_kernel == up_kernel:
         launches = with_8_bit_activations(launches, gate_kernel, pairs, columns)
     return Lowering(operands, launches, ("h",))
@@ -128,9 +128,7 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
     tile = _row_tile(t)
     inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
     combined = (Output("y", (t, n), "f32"),)
-    combine = Launch(
-        "strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), _ceil_div(t, tile)
-    )
+    combine = Launch("strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), ceil_div(t, tile))
     launches: tuple[Launch, ...] = (rows, combine)
     if fast:
         launches = with_8_bit_activations(launches, kernel, pairs, columns)

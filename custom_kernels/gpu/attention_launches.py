@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..choices import Question
 from ..ops.cache_types import BYTES
-from ..ops.launch import Dimension, Launch, Output
+from ..ops.launch import Dimension, Launch, Output, float_bits
 from .attention_kernels import FLOAT32_QUERIES, MOST_KEY, MOST_VALUE, POOLS, flash_symbol, parts_of
 from .elements import with_elements
-from .launches import GFX1151, Chip, _float_bits
+from .launches import GFX1151, Chip
 
 THREADS, WAVES = 128, 4
 SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
@@ -49,41 +51,18 @@ def attention_launches(
     value_dim = value_dim or head_dim
     if head_dim % 8 or value_dim % 8 or value_dim > head_dim:
         return None
-    queries = tokens // sequences * (q_heads // kv_heads)
     heads = sequences * kv_heads
     context = min(abs(window), blocks_per_sequence * block_size) if window else blocks_per_sequence * block_size
-    long = context * pools * head_dim * BYTES[dtype] > SPLIT_BYTES
-    if dtype in POOLS:
-        if head_dim > MOST_KEY or value_dim > MOST_VALUE:
-            return None
-        blocks, rows = _rows(queries, head_dim, value_dim, x, chip)
-        tiles = -(-queries // rows)
-        if splits is None:
-            # Of decoded tokens the same for any number of sequences: a row is summed in one order.
-            alone = not blocks or tokens == sequences
-            splits = chip.attention_wanted // ((kv_heads if alone else heads) * tiles) if long else 1
-            most = min(MOST_SPLITS, PARTS_BYTES // (4 * (MOST_DECODED if alone else tokens) * q_heads * value_dim))
-            own = {"splits": max(1, min(splits, most))}
-            kernel = with_elements(f"{dtype}_d{head_dim}" + (f"v{value_dim}" if value_dim != head_dim else ""), x)
-            # As above, asked with no number of rows.
-            asked = Question("attention", kernel, 0 if alone else tokens, (q_heads, kv_heads, context))
-            options = [{"splits": n} for n in sorted({own["splits"], 1, 2, 4, 8, 16, 32, 64}) if n <= most or n == 1]
-            splits = int(chip.choices.pick(asked, own, options)["splits"])
-        symbol = flash_symbol(dtype, head_dim, value_dim, blocks, chip.attention_part, splits > 1)
-    else:
-        capacity = next((d for d in FLOAT32_QUERIES if head_dim <= d), 0)
-        if not capacity or (head_dim > 256 and (head_dim % 32 or value_dim % 32)):
-            return None
-        tiles = -(-queries // FLOAT32_QUERIES[capacity])
-        if splits is None:
-            by_bytes = context * 2 * head_dim * BYTES[dtype] // SPLIT_BYTES
-            splits = max(1, min(by_bytes, chip.attention_wanted // (heads * tiles), 16))
-        symbol = f"strixhlo_attention_{'split_' if splits > 1 else ''}f32_d{capacity}"
+    call = _Call(dtype, x, tokens, sequences, q_heads, kv_heads, head_dim, value_dim, context, pools)
+    found = _on_matrix_units(call, splits, chip) if dtype in POOLS else _in_float32(call, splits, chip)
+    if found is None:
+        return None
+    symbol, tiles, splits = found
     symbol, workgroups = with_elements(symbol, x), heads * tiles
     # A kernel without sinks reads nothing of what stands in their place.
     inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
     shape = (layer, tokens, sequences, q_heads, kv_heads, head_dim, value_dim, pool_rows, blocks_per_sequence)
-    scalars = (*shape, block_size, window, _float_bits(scale), _float_bits(softcap), int(sinks))
+    scalars = (*shape, block_size, window, float_bits(scale), float_bits(softcap), int(sinks))
     result = Output("y", (tokens, q_heads, value_dim), x)
     if splits == 1:
         return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS),)
@@ -95,6 +74,69 @@ def attention_launches(
         Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS),
         Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, rows_of_y, THREADS),
     )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Numbers of a call. context: the positions that a query can see at most; pools: that are read."""
+
+    dtype: str
+    x: str
+    tokens: int
+    sequences: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    context: int
+    pools: int
+
+    @property
+    def heads(self) -> int:
+        return self.sequences * self.kv_heads
+
+    @property
+    def queries(self) -> int:
+        """Of a sequence's key head."""
+        return self.tokens // self.sequences * (self.q_heads // self.kv_heads)
+
+
+def _on_matrix_units(call: _Call, splits: int | None, chip: Chip) -> tuple[str, int, int] | None:
+    """(symbol, tiles of queries of a key head, parts of the context); None for heads that are too wide."""
+    c = call
+    if c.head_dim > MOST_KEY or c.value_dim > MOST_VALUE:
+        return None
+    blocks, rows = _rows(c.queries, c.head_dim, c.value_dim, c.x, chip)
+    tiles = -(-c.queries // rows)
+    if splits is None:
+        # Of decoded tokens the same for any number of sequences: a row is summed in one order.
+        alone = not blocks or c.tokens == c.sequences
+        long = c.context * c.pools * c.head_dim * BYTES[c.dtype] > SPLIT_BYTES
+        splits = chip.attention_wanted // ((c.kv_heads if alone else c.heads) * tiles) if long else 1
+        held = 4 * (MOST_DECODED if alone else c.tokens) * c.q_heads * c.value_dim  # bytes of a part
+        most = min(MOST_SPLITS, PARTS_BYTES // held)
+        own = {"splits": max(1, min(splits, most))}
+        kernel = f"{c.dtype}_d{c.head_dim}" + (f"v{c.value_dim}" if c.value_dim != c.head_dim else "")
+        # As above, asked with no number of rows.
+        shape = (c.q_heads, c.kv_heads, c.context)
+        asked = Question("attention", with_elements(kernel, c.x), 0 if alone else c.tokens, shape)
+        options = [{"splits": n} for n in sorted({own["splits"], 1, 2, 4, 8, 16, 32, 64}) if n <= most or n == 1]
+        splits = int(chip.choices.pick(asked, own, options)["splits"])
+    symbol = flash_symbol(c.dtype, c.head_dim, c.value_dim, blocks, chip.attention_part, splits > 1)
+    return symbol, tiles, splits
+
+
+def _in_float32(call: _Call, splits: int | None, chip: Chip) -> tuple[str, int, int] | None:
+    """The same for float32 pools; None for dimensions that no kernel takes."""
+    c = call
+    capacity = next((d for d in FLOAT32_QUERIES if c.head_dim <= d), 0)
+    if not capacity or (c.head_dim > 256 and (c.head_dim % 32 or c.value_dim % 32)):
+        return None
+    tiles = -(-c.queries // FLOAT32_QUERIES[capacity])
+    if splits is None:
+        by_bytes = c.context * 2 * c.head_dim * BYTES[c.dtype] // SPLIT_BYTES
+        splits = max(1, min(by_bytes, chip.attention_wanted // (c.heads * tiles), 16))
+    return f"strixhlo_attention_{'split_' if splits > 1 else ''}f32_d{capacity}", tiles, splits
 
 
 def _rows(queries: int, head_dim: int, value_dim: int, x: str, chip: Chip) -> tuple[int, int]:

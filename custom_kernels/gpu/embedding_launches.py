@@ -7,11 +7,11 @@ from typing import Any
 
 from ..ops.embedding import operand_names
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
 from .elements import with_elements
 from .embedding_kernels import PREFIX
 from .kernels import DENSE, weight_name
-from .launches import _ceil_div, _float_bits, run_of
+from .launches import run_of
 
 THREADS = 128
 
@@ -24,6 +24,6 @@ def embedding(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     (tokens,), n = types[0][0], types[1][0][0]
     name = weight_name(FORMATS[format], tuple(d for _, d in types[2:])) if format in FORMATS else format
     symbol, output = with_elements(PREFIX + name, attributes["dtype"]), Output("y", (tokens, k), attributes["dtype"])
-    workgroups = _ceil_div(tokens * (k // run_of(name)), THREADS)
-    scalars = (tokens, n, k, _float_bits(attributes["scale"]))
+    workgroups = ceil_div(tokens * (k // run_of(name)), THREADS)
+    scalars = (tokens, n, k, float_bits(attributes["scale"]))
     return Lowering(names, (Launch(symbol, names, (output,), scalars, workgroups, THREADS),), ("y",))

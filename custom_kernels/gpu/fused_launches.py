@@ -12,7 +12,7 @@ from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.fused_matmul import SUMS, Form, Rows
-from ..ops.launch import Launch, Lowering, OperandTypes, Output
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
@@ -22,8 +22,6 @@ from .launches import (
     STRIPE,
     WAVE,
     Chip,
-    _ceil_div,
-    _float_bits,
     dense_matmul_launches,
     gemv_geometry,
     quantized_matmul_launches,
@@ -65,7 +63,7 @@ class _Call:
         return ACTIVATIONS.index(name) if name else len(ACTIVATIONS)
 
     def bits(self, *names: str) -> tuple[int, ...]:
-        return tuple(_float_bits(self.attributes[name]) for name in names)
+        return tuple(float_bits(self.attributes[name]) for name in names)
 
     def kernel(self, tensor: int, count: int = 1, gated: bool = False, bare: bool = False) -> FusedKernel:
         """The kernel for weights of that tensor's format; bare: without bias and residual."""
@@ -110,7 +108,7 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
 def add_normed_launch(scaled: bool, m: int, k: int, dtype: str, epsilon: float, offset: float) -> Launch:
     """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`, a workgroup a row."""
     inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
-    scalars = (k, _float_bits(epsilon), _float_bits(offset), int(scaled))
+    scalars = (k, float_bits(epsilon), float_bits(offset), int(scaled))
     symbol = with_elements("strixhlo_add_normed", dtype)
     return Launch(symbol, inputs, (Output("sum", (m, k), dtype),), scalars, m, NORM_THREADS)
 
@@ -143,7 +141,7 @@ def _launch(
         if chip.stripe_workgroups and striped(kernel.name):
             kernel, local = replace(kernel, striped=True), STRIPE_LOCAL
             of_stripe = STRIPE // 2 if kernel.gated else STRIPE
-            stripes = sum(_ceil_div(n, of_stripe) for n in columns_of)
+            stripes = sum(ceil_div(n, of_stripe) for n in columns_of)
             lanes, workgroups = 0, min(stripes, chip.stripe_workgroups)
         else:
             lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
@@ -264,6 +262,6 @@ def _finish(
         ("y", *inputs) if more else inputs,
         (Output("y", (call.m, columns[0]), call.x, updates="y" if more else ""),),
         (call.m, n, *places, *widths, columns[1], columns[0], flags, call.activation, *call.bits("limit", "scale")),
-        _ceil_div(call.m * n, FINISH_THREADS),
+        ceil_div(call.m * n, FINISH_THREADS),
         FINISH_THREADS,
     )

@@ -61,7 +61,7 @@ def choose_matrix_tile(
 ) -> Tile:
     """The same on AMD's GPUs: the smallest that holds all rows, else the widest."""
     rule = next((rows for rows in MATRIX_WIDTH if m <= rows), max(MATRIX_WIDTH))
-    question = Question("gated_gemm" if gated else "gemm", with_elements(kernel, x), m, (*columns, k))
+    question = Question("gated_gemm" if gated else "fused_gemm", with_elements(kernel, x), m, (*columns, k))
     chosen = choices.pick(question, {"tile": rule}, [{"tile": rows} for rows in MATRIX_WIDTH])
     return Tile(int(chosen["tile"]), 0, 0)
 

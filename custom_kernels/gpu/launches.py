@@ -5,16 +5,15 @@ The constants are chosen for gfx1151 (40 CUs of two SIMDs, about 212 GB/s) by re
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..choices import RULES_ONLY, Choices, Option, Question
 from ..ops.formats import WeightFormat
-from ..ops.launch import Launch, Output
+from ..ops.launch import Launch, Output, ceil_div
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
-from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
+from .gemm_tiles import MATRIX_WIDTH, choose_matrix_tile, choose_tile, tiled
 from .kernels import (
     DENSE,
     GEMM_ROWS,
@@ -30,17 +29,9 @@ from .kernels import (
 
 WAVE = 32
 STRIPE = 16  # weight rows of a stripe
-GEMM_TILE_N, MATRIX_TILE_N = 64, {16: 32, 64: 128}  # columns of y of a workgroup; the latter by its rows
-APPEND_THREADS = 256
+GEMM_TILE_N = 64  # columns of y of a workgroup of gemm.h
 ARGMAX_THREADS = 256
-ATTENTION_THREADS, ATTENTION_QUERIES = 128, 8
-WORKGROUPS_WANTED = 80
 GEMV_SHARES = (20, 40, 80, 160, 320, 800, 2**30)  # most workgroups of a gemv that are tried
-SPLIT_BYTES = 512 * 1024  # of keys and values for one workgroup: below, a second launch costs more than it saves
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 @dataclass(frozen=True)
@@ -99,10 +90,10 @@ def gemv_geometry(name: str, columns: Sequence[int], results: int, k: int, chip:
     """
 
     def blocks(lanes: int) -> int:
-        return sum(_ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
+        return sum(ceil_div(n, chip.gemv_waves * (WAVE // lanes) * results) for n in columns)
 
     def shared(lanes: int, most: int) -> Option:
-        return {"lanes": lanes, "workgroups": _ceil_div(blocks(lanes), _ceil_div(blocks(lanes), most))}
+        return {"lanes": lanes, "workgroups": ceil_div(blocks(lanes), ceil_div(blocks(lanes), most))}
 
     possible = [lanes for lanes in (4, 8, 16, 32) if lanes == 4 or lanes <= k // run_of(name)]
     lanes = next((one for one in possible if blocks(one) >= chip.gemv_wanted), possible[-1])
@@ -124,7 +115,7 @@ def _stripe_workgroups(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     number of them."""
     if not (chip.stripe_workgroups and m <= GEMV_ROWS[-1] and striped(name)):
         return 0
-    stripes = _ceil_div(n, STRIPE)
+    stripes = ceil_div(n, STRIPE)
     rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}
     options = [{"stripe_workgroups": min(stripes, most)} for most in (0, 132, 264, 528)]
     question = Question("stripes", name, 0 if m <= GEMV_ROWS[-1] else m, (n, k))
@@ -161,7 +152,7 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Ch
         return (Launch(symbol, inputs, outputs, scalars, tile.workgroups(m, (n,)), tile.threads),)
     rows = _tile_rows(name, m, n, k, chip)
     symbol = with_elements(f"strixhlo_gemm_{name}_m{rows}", x)
-    workgroups = _ceil_div(m, rows) * _ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_TILE_N[rows])
+    workgroups = ceil_div(m, rows) * ceil_div(n, GEMM_TILE_N if name in WIDE else MATRIX_WIDTH[rows])
     return (Launch(symbol, inputs, outputs, (m, n, k), workgroups, threads(symbol)),)
 
 
@@ -192,7 +183,3 @@ def dense_matmul_launches(
 def argmax_launches(rows: int, n: int) -> tuple[Launch, ...]:
     """x float32 [rows, n] -> y int32 [rows], one workgroup a row."""
     return (Launch("strixhlo_argmax", ("x",), (Output("y", (rows,), "i32"),), (n,), rows, ARGMAX_THREADS),)
-
-
-def _float_bits(value: float) -> int:
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])

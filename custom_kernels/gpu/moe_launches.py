@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.formats import FORMATS
-from ..ops.launch import Launch, Lowering, OperandTypes, Output, with_input
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .elements import with_elements
 from .kernels import DENSE, WIDE, weight_name
-from .launches import WAVE, Chip, _ceil_div, _float_bits, run_of
+from .launches import WAVE, Chip, run_of
 from .moe_kernels import (
     EXPERT_ROWS,
     MOST_BINDINGS,
@@ -45,7 +45,7 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     if most is None or k > min(experts, MOST_CHOSEN) or t * k > MOST_PAIRS or a["groups"] > MOST_GROUPS:
         return None
     outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
-    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
+    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
     scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0])
     inputs = ("logits", "positions", "bias" if biased else "logits")
@@ -106,7 +106,7 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
     """
 
     def blocks(lanes: int) -> int:
-        return _ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
+        return ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
 
     lanes = 4
     while 2 * lanes <= most_lanes and blocks(lanes) * experts < chip.gemv_wanted:
@@ -129,8 +129,8 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     operands = tuple(tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
     biases = ("gate_bias", "up_bias") if biased else ()
     norm = ("norm",) if normed else ()
-    how = (ACTIVATIONS.index(attributes["activation"]), _float_bits(attributes["limit"]))
-    rms = (_float_bits(attributes["epsilon"]), _float_bits(attributes["offset"]))
+    how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
+    rms = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
     parts = (*operands[0], *operands[1], *biases)
     if (
         t == 1
@@ -169,7 +169,7 @@ def _together(
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):
-        workgroups, symbol = _ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
+        workgroups, symbol = ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
         shape = (*shape[:-1], workgroups)
     h, scalars = Output("h", (pairs, weight.n), weight.x), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
     inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
@@ -178,7 +178,7 @@ def _together(
         whole = Output("h_whole", h.shape, weight.x, updates="h")
         symbol = f"strixhlo_moe_{gate_up(biased)}_gemm_{weight.kernel}"
         own = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
-        grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS // 2)
+        grid = tiles * ceil_div(weight.n, MATRIX_COLUMNS // 2)
         launches.append(Launch(with_elements(symbol, weight.x), ("h", *inputs), (whole,), own, grid, THREADS))
     return launches
 
@@ -196,7 +196,7 @@ def _apart(
     gate, up = weights
     n, columns, experts = gate.n, gate.columns, gate.experts
     rows = Output("sorted", (pairs, columns), gate.x)
-    grid = _ceil_div(pairs * columns // 4, THREADS)
+    grid = ceil_div(pairs * columns // 4, THREADS)
     scalars = (gate.k, experts, pairs, columns)
     launches = [
         Launch(with_elements("strixhlo_moe_gather", gate.x), ("x", "expert", "order"), (rows,), scalars, grid, THREADS)
@@ -206,7 +206,7 @@ def _apart(
     launches += _rows(chip, up, "sorted", parts[1], "up", tokens, pairs)
     inputs = (gate_result, launches[-1].outputs[0].name, "expert", *biases)
     symbol = with_elements("strixhlo_moe_activate" + ("_biased" if biases else ""), gate.x)
-    h, grid = Output("h", (pairs, n), gate.x), _ceil_div(pairs * n, THREADS)
+    h, grid = Output("h", (pairs, n), gate.x), ceil_div(pairs * n, THREADS)
     return [*launches, Launch(symbol, inputs, (h,), (experts, pairs, n, *how), grid, THREADS)]
 
 
@@ -226,14 +226,14 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
     y, scalars = Output("y", (t, weight.n), x), (t, k, experts, weight.n, int(biased))
     combine = Launch(
-        with_elements("strixhlo_moe_combine", x), inputs, (y,), scalars, _ceil_div(t * weight.n, THREADS), THREADS
+        with_elements("strixhlo_moe_combine", x), inputs, (y,), scalars, ceil_div(t * weight.n, THREADS), THREADS
     )
     return Lowering(operands, (*rows, combine), ("y",))
 
 
 def _down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
     """`expert_geometry` of down, where one token goes through its experts in turn; all are summed alike."""
-    return expert_geometry(_ceil_div(weight.n, 2), 1, min(WAVE, weight.runs), chip)
+    return expert_geometry(ceil_div(weight.n, 2), 1, min(WAVE, weight.runs), chip)
 
 
 def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple[str, ...]) -> Launch:
@@ -255,13 +255,13 @@ def _rows(
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)
     if weight.few(chip, tokens):
-        workgroups, symbol = _ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
+        workgroups, symbol = ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
         shape = (*shape[:-2], workgroups, shape[-1])
     launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
     if matrix:
         whole = Output(f"{result}_whole", out.shape, weight.x, updates=result)
         scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)
-        grid = tiles * _ceil_div(weight.n, MATRIX_COLUMNS)
+        grid = tiles * ceil_div(weight.n, MATRIX_COLUMNS)
         symbol = with_elements(f"strixhlo_moe_rows_gemm_{weight.kernel}", weight.x)
         launches.append(Launch(symbol, (result, *inputs), (whole,), scalars, grid, THREADS))
     return launches

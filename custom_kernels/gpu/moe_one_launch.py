@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..ops.launch import COUNTER_WORDS, COUNTERS, CounterSlot, Launch, Lowering, OperandTypes, Output
+from ..ops.launch import (
+    COUNTER_WORDS,
+    COUNTERS,
+    CounterSlot,
+    Launch,
+    Lowering,
+    OperandTypes,
+    Output,
+    ceil_div,
+    float_bits,
+)
 from ..ops.moe_matmul import ACTIVATIONS, part_names
-from .launches import Chip, _ceil_div, _float_bits
+from .launches import Chip
 from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, one_bindings, one_symbol
 from .moe_launches import MOST_CHOSEN, SCORINGS, Experts, experts_of
 
@@ -36,27 +46,27 @@ class Units:
 
 
 def _parts(columns: int) -> int:
-    return _ceil_div(columns // CHUNK, PART)
+    return ceil_div(columns // CHUNK, PART)
 
 
 def units_of(gate: Experts, down: Experts, biased: bool, multiprocessors: int) -> Units | None:
     """About a unit of each kind for each multiprocessor; None where x, h, the tasks or the biases do not fit."""
     if not multiprocessors or gate.runs > STAGED - SLOTS or gate.k * down.runs > STAGED:
         return None
-    all_tiles, most = _ceil_div(gate.n, 8), MOST_ROUNDS * WAVES
+    all_tiles, most = ceil_div(gate.n, 8), MOST_ROUNDS * WAVES
     tiles = next(
-        t for t in range(1, all_tiles + 1) if gate.k * _ceil_div(all_tiles, t) <= multiprocessors or t == all_tiles
+        t for t in range(1, all_tiles + 1) if gate.k * ceil_div(all_tiles, t) <= multiprocessors or t == all_tiles
     )
     tiles = min(tiles, most // _parts(gate.columns), THREADS // 8)
-    rows = next(r for r in range(8, down.n + 16, 8) if _ceil_div(down.n, r) <= multiprocessors or r >= down.n)
+    rows = next(r for r in range(8, down.n + 16, 8) if ceil_div(down.n, r) <= multiprocessors or r >= down.n)
     fits = [
         r for r in range(8, rows + 8, 8)
-        if gate.k * _ceil_div(r, 16) * _parts(down.columns) <= most and (not biased or gate.k * r <= MOST_BIASES)
+        if gate.k * ceil_div(r, 16) * _parts(down.columns) <= most and (not biased or gate.k * r <= MOST_BIASES)
     ]  # fmt: skip
     if not tiles or not fits:
         return None
     rows = fits[-1]
-    units = max(gate.k * _ceil_div(all_tiles, tiles), _ceil_div(down.n, rows))
+    units = max(gate.k * ceil_div(all_tiles, tiles), ceil_div(down.n, rows))
     return Units(tiles, rows, min(units, multiprocessors))
 
 
@@ -80,9 +90,9 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     fits = experts <= ROUTE_EXPERTS[-1] and one_bindings(len(own["gate"]), biased, normed) <= MOST_BINDINGS
     if geometry is None or not (simple and fits):
         return None
-    routing = (experts, a["k"], SCORINGS.index(a["scoring"]), int(a["normalize"]), _float_bits(a["scale"]))
-    activation = (ACTIVATIONS.index(a["activation"]), _float_bits(a["limit"]))
-    norm = (_float_bits(a["epsilon"]), _float_bits(a["offset"]))
+    routing = (experts, a["k"], SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
+    activation = (ACTIVATIONS.index(a["activation"]), float_bits(a["limit"]))
+    norm = (float_bits(a["epsilon"]), float_bits(a["offset"]))
     shape = (hidden, gate.n, geometry.tiles, geometry.rows)
     outputs = (
         Output("counted", (COUNTER_WORDS,), "i32", updates=COUNTERS),

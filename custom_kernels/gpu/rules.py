@@ -15,16 +15,11 @@ from .elements import with_elements
 from .embedding_launches import embedding
 from .fused_launches import add_normed_launch, fused_matmul
 from .kernels import DENSE, POOLS
-from .launches import (
-    APPEND_THREADS,
-    WAVE,
-    Chip,
-    argmax_launches,
-    dense_matmul_launches,
-    quantized_matmul_launches,
-)
+from .launches import WAVE, Chip, argmax_launches, dense_matmul_launches, quantized_matmul_launches
 from .moe_launches import moe_down, moe_gate_up, moe_route
 from .moe_one_launch import moe_one
+
+APPEND_THREADS = 256
 
 
 def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:

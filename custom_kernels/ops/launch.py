@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,3 +80,13 @@ LoweringRule = Callable[[Mapping[str, Any], OperandTypes], "Lowering | None"]
 def with_input(launches: Sequence[Launch], old: str, new: str) -> tuple[Launch, ...]:
     """The launches, reading one buffer in place of another."""
     return tuple(replace(one, inputs=tuple(new if i == old else i for i in one.inputs)) for one in launches)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """How many b hold a."""
+    return -(-a // b)
+
+
+def float_bits(value: float) -> int:
+    """A float32 number as the int32 scalar that carries its bits to a kernel."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 from .cache_types import STORED
-from .launch import DYNAMIC, Dimension, Launch, Lowering, OperandTypes, Output
+from .launch import DYNAMIC, Dimension, Launch, Lowering, OperandTypes, Output, float_bits
 from .rope_and_append import NORMS, operand_names
 
 INPUTS = (
@@ -48,7 +47,7 @@ def rope_and_append_lowering(
     heads = (a["block_size"], a["heads"], a["kv_heads"], a["head_dim"], int(a["fused"]))
     rotation = (half, context, int(a["interleaved"]))
     stride = a["head_dim"] if len(shapes.get("q_weight", ())) == 2 or a["norm"] == "whole" else 0
-    norm = (NORMS.index(a["norm"]), stride, _float_bits(a["epsilon"]), _float_bits(a["offset"]), int(a["norm_values"]))
+    norm = (NORMS.index(a["norm"]), stride, float_bits(a["epsilon"]), float_bits(a["offset"]), int(a["norm_values"]))
     scalars = (*place, *heads, *rotation, *norm, shapes.get("query_scale", (0,))[0])
     pool = (layers * pool_width // width, rows, width)
     outputs = (
@@ -61,9 +60,5 @@ def rope_and_append_lowering(
 
 
 def pool_kind(types: OperandTypes) -> str | None:
-    """fp8, f16 or f32; None for arrays of another dtype."""
+    """fp8, f16, bf16 or f32; None for arrays of another dtype."""
     return STORED.get(types[0][1])
-
-
-def _float_bits(value: float) -> int:
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])
