@@ -106,6 +106,8 @@ h200-kit: $(DEMO)/cpu/build.json
 	$(BIN)/python benchmarks/gpu_kernels.py prepare $(KIT)/kernels
 	$(BIN)/python benchmarks/h200_moe.py prepare $(KIT)/moe
 	$(BIN)/python benchmarks/h200_models.py prepare $(KIT)/models
+	$(BIN)/python benchmarks/h200_attention.py prepare $(KIT)/attention
+	$(BIN)/python benchmarks/h200_programs.py prepare $(KIT)/programs
 	$(BIN)/strixhlo tune $(DEMO) --target cuda:sm_89 --prepare $(KIT)/tune
 
 # Half an hour of right and wrong requests against `strixhlo serve`.

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,16 +47,14 @@ def nothing_to_read() -> dict[str, np.ndarray]:
     raise ValueError("a checkpoint of shapes has no values")
 
 
-def shape_checkpoint(shape: Shape, format_name: str, context: int) -> Checkpoint:
-    """A checkpoint whose matrices have that format, and no values."""
-    config = shape.config(context)
+def random_checkpoint(config: dict[str, Any], format_name: str) -> Checkpoint:
+    """A checkpoint whose matrices have that format, but for routers, and no values."""
     affine = {"scale": "bf16", "bias": "bf16"} if format_name.startswith("affine") else {}
 
     def tensors() -> Iterator[Tensor]:
         for name, dimensions in model_from_config(config).shapes():
-            quantized = len(dimensions) == 2
-            kind = format_name if quantized else "f32"
-            yield Tensor(name, dimensions, kind, nothing_to_read, affine if quantized else {})
+            small = len(dimensions) == 1 or name.endswith((".bias", ".mlp.gate.weight", ".router.weight"))
+            yield Tensor(name, dimensions, "f32" if small else format_name, nothing_to_read, {} if small else affine)
 
     return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
 
@@ -64,7 +63,9 @@ def make_bundle(
     shape: Shape, format_name: str, out: Path, context: int, target: str, activations: Activations
 ) -> Bundle:
     """Trace and compile; the manifest says where each weight will lie in the archive."""
-    bundle = uncompiled_bundle(shape_checkpoint(shape, format_name, context), out, context, ENTRIES, activations)
+    bundle = uncompiled_bundle(
+        random_checkpoint(shape.config(context), format_name), out, context, ENTRIES, activations
+    )
     compile_bundle(bundle, parse_target(target), activations="f32", keep_intermediates=None, say=print)
     (out / "formats.json").write_text(json.dumps({"format": format_name, "known": format_name in FORMATS}))
     return bundle

@@ -22,6 +22,7 @@ from strixhlo.cli import main
 from strixhlo.comparison.native_engine import open_native
 from strixhlo.compile.target_kernels import lowering_rules
 from strixhlo.compile.targets import Target
+from strixhlo.custom_kernels.choices import Choices
 from strixhlo.custom_kernels.ops.launch import LoweringRule
 from strixhlo.export.layers.rope import Rope
 from strixhlo.runtime.native.contender import Contender
@@ -152,8 +153,8 @@ def test_the_command_names_the_target_whose_kernel_is_wrong(bundle: Bundle, monk
     """Two targets of one program. The attention kernel of one of them sees a window of one more."""
     wrong = "cpu:x86-64-v2"
 
-    def rules(target: Target, activations: str) -> Mapping[str, LoweringRule]:
-        found = dict(lowering_rules(target, activations))
+    def rules(target: Target, activations: str, choices: Choices) -> Mapping[str, LoweringRule]:
+        found = dict(lowering_rules(target, activations, choices))
         if target.name == wrong:
             right = found["attention"]
             found["attention"] = lambda a, operands: right({**a, "window": a["window"] and a["window"] + 1}, operands)

@@ -34,6 +34,7 @@ from strixhlo.comparison.simulated_bench import as_csv, markdown, simulate
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.target_kernels import lowering_rules
 from strixhlo.compile.targets import Target, parse_target
+from strixhlo.custom_kernels.choices import Choices
 from strixhlo.custom_kernels.ops.launch import LoweringRule
 from strixhlo.export import export
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
@@ -179,8 +180,8 @@ def test_compare_holds_the_two_targets_of_a_bundle_against_each_other(
     assert right["native"] == "strixhlo, rocm" and right["limits"]["name"] == "float32 on both sides"
     assert right["numerics"]["relative_error"] < 2e-3 and right["greedy_agreed"] == 2
 
-    def rules(target: Target, activations: str) -> Mapping[str, LoweringRule]:
-        found = dict(lowering_rules(target, activations))
+    def rules(target: Target, activations: str, choices: Choices) -> Mapping[str, LoweringRule]:
+        found = dict(lowering_rules(target, activations, choices))
         if target.kind == "rocm":
             kernel = found["attention"]
             found["attention"] = lambda a, operands: kernel({**a, "window": a["window"] and a["window"] + 1}, operands)
