@@ -96,7 +96,7 @@ def uncompiled_bundle(
         name=out.name,
         family=checkpoint.config["model_type"],
         config=checkpoint.config,
-        context=kv.rows,
+        context=kv.blocks * kv.block_size,
         vocab_size=model.vocab_size,
         weight_formats=dict(Counter(w.format for w in weights.values() if w.format in FORMATS)),
         entry_points=traced.entry_points,
