@@ -182,7 +182,7 @@ def test_gfx1151_ships_with_a_predicted_table(bundle: Bundle, tmp_path: Path, mo
     table = read_table(table_choices.SHIPPED / "gfx1151.json")
     assert (table.origin, table.chip) == ("predicted", "gfx1151")
     assert table.kernels == kernels_hash(rocm), "it is of other kernels: `make predicted-table`"
-    assert {e.choice for e in table.entries} >= {"gemv", "gated_gemv", "gemm"}
+    assert {e.choice for e in table.entries} >= {"gemv", "gated_gemv", "fused_gemm"}
     assert len({e.kernel for e in table.entries}) > 8
     monkeypatch.setattr(table_choices, "SHIPPED", tmp_path)
     write_table(tmp_path / "gfx1151.json", table)
@@ -232,7 +232,7 @@ def test_questions_are_those_of_the_program(bundle: Bundle) -> None:
     assert {q.question.rows for q in found} >= {1, 2, 4, 8, 16, 128}
     assert all(len(q.answers) > 1 and q.answers.count(q.answers[0]) == 1 for q in found)
     rocm = questions(bundle.program_text(), parse_target("rocm"), "f32")
-    assert {"gemv", "gated_gemv", "gemm", "attention"} <= {q.question.choice for q in rocm}
+    assert {"gemv", "gated_gemv", "fused_gemm", "attention"} <= {q.question.choice for q in rocm}
     few = [q for q in rocm if q.question.choice in ("gemv", "gated_gemv")]
     # One order of summation for any number of rows: one question, asked with one row.
     assert few and all(q.question.rows == 0 and q.call.types[0][0][0] == 1 for q in few)
