@@ -107,7 +107,7 @@ def _expected_tensors(checkpoint: Checkpoint, model: Model) -> dict[str, Tensor]
     if left_over:
         raise StrixhloError(
             f"{checkpoint.source}: {len(left_over)} tensors have no place in a {checkpoint.config['model_type']} model,"
-            f" the first is {left_over[0]}"
+            f" the first is {left_over[0]:.120}"
         )
     return expected
 

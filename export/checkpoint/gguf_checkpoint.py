@@ -37,7 +37,10 @@ def open_gguf(path: Path) -> Checkpoint:
             raise StrixhloError(f"{path}: tensor {entry.name!r} is unknown in the architecture {architecture!r}")
         rows = _half_split_rows(file, entry, name, config) if ARCHITECTURES[architecture].interleaved else None
         tensors[name] = _tensor(file, entry, name, rows)
-    tensors = stack_experts(tensors)
+    try:
+        tensors = stack_experts(tensors)
+    except StrixhloError as error:
+        raise StrixhloError(f"{path}: {error}") from None
     if architecture == "apertus":
         tensors |= _xielu(file, config["num_hidden_layers"])
     return Checkpoint(

@@ -55,17 +55,21 @@ def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if stack[1].endswith(".feed_forward.") and not stack[3]:
                 tensor = _exchanged(tensor)
             for flat in _flat(tensor, f"{stack[1]}experts.", stack[2]):
-                stacked[flat.name] = flat
+                _add(stacked, flat.name, flat)
         else:
-            stacked[name] = tensor
+            _add(stacked, name, tensor)
     for name, members in experts.items():
-        absent = sorted({*range(max(members) + 1)} - {*members})
-        if absent:
-            raise StrixhloError(
-                f"{name}: expert {absent[0]} is missing of {max(members) + 1}; download the model again"
-            )
-        stacked[name] = _joined(name, [members[e] for e in range(len(members))])
+        if max(members) >= len(members):
+            absent = next(e for e in range(len(members) + 1) if e not in members)
+            raise StrixhloError(f"{name}: expert {absent} is missing of {max(members) + 1}; download the model again")
+        _add(stacked, name, _joined(name, [members[e] for e in range(len(members))]))
     return stacked
+
+
+def _add(stacked: dict[str, Tensor], name: str, tensor: Tensor) -> None:
+    if name in stacked:
+        raise StrixhloError(f"{name}: is there twice, as a stack and expert by expert; download the model again")
+    stacked[name] = tensor
 
 
 def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
@@ -122,6 +126,8 @@ def _joined(name: str, members: list[Tensor]) -> Tensor:
                 f"{tensor.name} is {tensor.format}{list(tensor.shape)}, expert 0 {first.format}{list(first.shape)};"
                 f" experts must be alike (expert {e})"
             )
+    if len(first.shape) != 2:
+        raise StrixhloError(f"{first.name}: an expert's weight is a matrix, not {list(first.shape)}; convert it again")
     (n, k), count = first.shape, len(members)
     format = "fp8_channel" if first.format == "fp8_tensor" else first.format  # a scale an expert: one for each row
     if format in FORMATS:

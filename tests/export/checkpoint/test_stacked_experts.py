@@ -47,6 +47,22 @@ def test_gate_and_up_in_one_stack() -> None:
         np.testing.assert_array_equal(found[f"m.experts.{name}.weight"].read()["dense"], rows.reshape(-1, K))
 
 
+def test_what_is_no_matrix_or_far_away_is_refused() -> None:
+    def given(*numbers: int, shape: tuple[int, ...] = (N, K)) -> dict[str, Tensor]:
+        names = [f"m.experts.{e}.up_proj.weight" for e in numbers]
+        return {n: tensor(n, np.zeros(shape, np.float32)) for n in names}
+
+    with pytest.raises(StrixhloError, match="expert 2 is missing of 1000000"):
+        stack_experts(given(0, 1, 999_999))
+    for shape in ((N * K,), (2, N, K)):
+        with pytest.raises(StrixhloError, match=r"up_proj.weight: an expert's weight is a matrix, not \["):
+            stack_experts(given(0, 1, shape=shape))
+    stack = {"m.experts.up_proj.weight": tensor("m.experts.up_proj.weight", np.zeros((E, N, K), np.float32))}
+    for both in (stack | given(0, 1), given(0, 1) | stack):
+        with pytest.raises(StrixhloError, match="is there twice, as a stack and expert by expert"):
+            stack_experts(both)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_stack_of_mlx(checkpoint: Path, bits: int) -> None:
     """As mlx_lm.convert writes OLMoE: switch_mlp with a dimension of experts in codes, scales and biases."""
