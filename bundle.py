@@ -31,7 +31,6 @@ KV_ARRAYS = {"fp8": "i8", "f16": "f16", "bf16": "bf16", "f32": "f32"}  # type of
 MOST_RECORD_BYTES = 64 << 20  # of a JSON record; a manifest of many experts has a few
 ALIGNMENT = 64  # IREE uses a parameter in place only at a file offset that is a multiple of this
 
-
 Size = Annotated[int, Field(gt=0, lt=1 << 31)]  # of a dimension
 Bytes = Annotated[int, Field(ge=0, lt=1 << 50)]
 Kind = Literal["prefill", "score", "decode", "embed"]
@@ -205,7 +204,8 @@ class Manifest(_Record):
 
 
 def _check_report(report: dict[str, Any]) -> dict[str, Any]:
-    """What memory budgets read of a report: `entries`, the bytes that one call of each entry point takes."""
+    """What memory budgets read of a report, `entries`, the bytes that one call of each entry point takes; and that the
+    parts that are shown have what is shown of them."""
     entries = report.get("entries", {})
     if not isinstance(entries, dict):
         raise ValueError("entries is no object")
@@ -216,7 +216,21 @@ def _check_report(report: dict[str, Any]) -> dict[str, Any]:
             value = entry.get(key)
             if type(value) is not int or not 0 <= value < 1 << 50:
                 raise ValueError(f"entries.{name:.40}.{key} is {value!r:.40}, no number of bytes")
+    for part, (keys, kinds) in _SHOWN.items():
+        shown = report.get(part, {})
+        if not isinstance(shown, dict) or (part in report and not keys <= shown.keys()):
+            raise ValueError(f"{part} is {shown!r:.40}, no object with all that it has")
+        if not all(isinstance(value, kinds) for value in shown.values()):
+            raise ValueError(f"{part} has a value of another type: {shown!r:.80}")
     return report
+
+
+# Parts of a report -> the keys that are always there, and what values may be.
+_SHOWN: dict[str, tuple[set[str], tuple[type, ...]]] = {
+    "choices": ({"source", "origin"}, (str, int)),
+    "decode": ({"dispatches_per_token", "bytes_per_token", "position"}, (int, float)),
+    "kernels": (set(), (dict,)),
+}
 
 
 class Build(_Record):

@@ -84,7 +84,10 @@ def compile_bundle(
         say("building kernels, lowering custom ops")
         lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices)
         say("compiling with IREE")
-        entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
+        try:
+            entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
+        except StrixhloError as error:
+            raise _explained(error, target, lowered.program) from None
         report = lowered.report | {"choices": chosen | refused_answers(choices), "entries": entries}
         report |= decode_report(bundle, target, kv_dtype, entries) | kernels_report(temporary / VMFB, lowered.kernels)
         build = Build(
@@ -104,6 +107,16 @@ def compile_bundle(
         )
         write_record(temporary / BUILD, build)
     return Result(build, fresh=True)
+
+
+def _explained(error: StrixhloError, target: Target, program: str) -> StrixhloError:
+    """The compiler's error; where bfloat16 is the cause, what to do about it."""
+    if target.kind != "vulkan" or "xbf16>" not in program or "bf16" not in str(error):
+        return error
+    return StrixhloError(
+        f"{target.name}: the compiler has no bfloat16 there; export the bundle with --dtype f16 and, if you chose bf16"
+        f" for them, other --activations and --kv-dtype ({error})"
+    )
 
 
 def _compile_lowered(
@@ -189,9 +202,12 @@ def lower_without_kernels(
         _refuse_experts_without_kernels(module, target)
         free = free_pools(module, kv_dtype)
         if kv_dtype and not free:
+            advice = f"export the bundle with --kv-dtype {kv_dtype}"
+            if (target.kind, kv_dtype) == ("vulkan", "bf16"):
+                advice = "take f16 there, the compiler has no bfloat16"
             raise StrixhloError(
                 f"{target.name}: the KV cache cannot become {kv_dtype} here, since the compiler's own code reads it;"
-                f" export the bundle with --kv-dtype {kv_dtype}"
+                f" {advice}"
             )
         if keep:
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from strixhlo.bundle import MANIFEST, PROGRAM, WEIGHTS, Bundle, open_bundle
+from strixhlo.bundle import BUILD, MANIFEST, PROGRAM, WEIGHTS, Build, Bundle, open_bundle, read_record
 from strixhlo.cli import main
 from strixhlo.errors import StrixhloError
 from strixhlo.replacement import atomic_write, replaced_directory
@@ -102,3 +102,22 @@ def test_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     ):
         pass
     assert (tmp_path / "mine" / "letter").read_text() == "dear"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"choices": 3},
+        {"choices": {"source": "rules"}},
+        {"choices": {"source": [], "origin": "measured"}},
+        {"decode": {"dispatches_per_token": 1, "bytes_per_token": "x", "position": 1}},
+        {"kernels": [1]},
+        {"kernels": {"gemv": 1}},
+    ],
+)
+def test_a_report_that_cannot_be_shown_is_refused(tiny: Bundle, tmp_path: Path, report: dict[str, object]) -> None:
+    whole = json.loads((tiny.target_dir("cpu") / BUILD).read_text())
+    path = tmp_path / BUILD
+    path.write_text(json.dumps(whole | {"report": whole["report"] | report}))
+    with pytest.raises(StrixhloError, match=r"build.json: report: Value error, (choices|decode|kernels) .*again"):
+        read_record(path, Build, "build")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from coverage_table import covers
 
+from strixhlo.bundle import Bundle
+from strixhlo.compile import compile as compile_module
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.errors import StrixhloError
@@ -49,3 +51,12 @@ def test_smollm2_gives_the_reference_tokens(
 def test_vulkan_has_no_variants() -> None:
     with pytest.raises(StrixhloError, match="write --target vulkan"):
         parse_target("vulkan:rdna3")
+
+
+def test_bfloat16_is_refused_with_what_to_do(tiny: Bundle) -> None:
+    vulkan, reason = parse_target("vulkan"), StrixhloError("iree-compile failed: vector<4xbf16>")
+    said = str(compile_module._explained(reason, vulkan, "tensor<2xbf16>"))
+    assert "vulkan: the compiler has no bfloat16 there; export the bundle with --dtype f16" in said
+    assert compile_module._explained(reason, parse_target("cpu"), "tensor<2xbf16>") is reason
+    with pytest.raises(StrixhloError, match=r"cannot become bf16 here.*take f16 there"):
+        compile_module.lower_without_kernels(tiny.program_text(), vulkan, "f32", None, "bf16")
