@@ -6,12 +6,15 @@
 
 #if defined(__NVPTX__)
 
-// `there`: else 16 bytes of zero, and nothing is read.
+// `there`: else 16 bytes of zero, and nothing is read. LINE: all 128 bytes around are wanted soon.
+template <bool LINE = true>
 DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               :
-               : "r"((u32)(u64)to), "l"(from), "r"(there ? 16u : 0u)
-               : "memory");
+  const u32 at = (u32)(u64)to, size = there ? 16u : 0u;
+  if constexpr (LINE) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
+  }
 }
 // 4 bytes, of which the first `size` are read, and the others zero.
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
@@ -28,6 +31,7 @@ DEVICE void wave_meets() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"
 
 #else
 
+template <bool = true>
 DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { *to = there ? *from : (u32x4)0u; }
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;

@@ -7,6 +7,7 @@
 // x is kept in local memory as two terms (16 bits of the fraction), in the order in which a format decodes its codes.
 #pragma once
 
+#include "mma.h"
 #include "streams.h"
 
 #if !defined(__AMDGCN__)
@@ -14,11 +15,6 @@
 inline constexpr u32 CHUNK = 32, STEP_CHUNKS = 4, CHUNK_WORDS = 32;  // the words of a chunk: two terms of 32 columns
 
 #if defined(__NVPTX__)
-DEVICE void multiply_16x8(const u32 (&a)[4], u32 b0, u32 b1, f32 (&c)[4]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 // (word & mask) | bits in one instruction.
 template <u32 MASK, u32 BITS>
 DEVICE u32 masked_or(u32 word) {
@@ -33,26 +29,6 @@ DEVICE u32 masked_or(u32 word, u32 bits) {
   return result;
 }
 #else
-// As the instruction's layout has it: A's rows g and g + 8, columns 2 t, + 1 and 2 t + 8, + 9; B's column g; C's rows g and
-// g + 8, columns 2 t and + 1.
-[[maybe_unused]] static __attribute__((noinline)) void multiply_16x8(const u32 (&a)[4], u32 b0, u32 b1, f32 (&c)[4]) {
-  const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
-  for (u32 from = 0; from < 4; from++) {
-    u32 rows[4], columns[2][2];
-    for (u32 i = 0; i < 4; i++) rows[i] = shuffle_bits(a[i], 4 * g + from);
-    for (u32 n = 0; n < 2; n++) {
-      columns[n][0] = shuffle_bits(b0, 4 * (2 * t + n) + from);
-      columns[n][1] = shuffle_bits(b1, 4 * (2 * t + n) + from);
-    }
-    for (u32 i = 0; i < 4; i++) {
-      for (u32 half = 0; half < 2; half++) {
-        const u32 left = rows[i / 2 + 2 * half], right = columns[i % 2][half];
-        c[i] += __builtin_bit_cast(f32, left << 16) * __builtin_bit_cast(f32, right << 16);
-        c[i] += __builtin_bit_cast(f32, left & 0xffff0000u) * __builtin_bit_cast(f32, right & 0xffff0000u);
-      }
-    }
-  }
-}
 template <u32 MASK, u32 BITS>
 DEVICE u32 masked_or(u32 word) { return (word & MASK) | BITS; }
 template <u32 MASK>
@@ -114,22 +90,6 @@ inline constexpr bool NEEDS_SUMS = W::MINIMUM || Pairs<W>::OFFSET != 0.0f;  // o
 // Word (of four) `part` of term `term` of a chunk: neighbouring chunks put it into other banks.
 DEVICE u32 term_place(u32 chunk, u32 term, u32 part) { return chunk * CHUNK_WORDS + term * 16 + (part ^ (chunk % 4)) * 4; }
 
-// Two numbers as bfloat16, the nearest ones: the first in the low half.
-#if defined(__NVPTX__)
-DEVICE u32 nearest_pair(f32 a, f32 b) {
-  u32 result;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(b), "f"(a));
-  return result;
-}
-#else
-DEVICE u32 nearest_pair(f32 a, f32 b) {
-  const auto bits_of = [](f32 v) {
-    const u32 bits = __builtin_bit_cast(u32, v);
-    return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  };
-  return bits_of(a) | bits_of(b) << 16;
-}
-#endif
 DEVICE f32 first_of(u32 pair) { return __builtin_bit_cast(f32, pair << 16); }
 DEVICE f32 second_of(u32 pair) { return __builtin_bit_cast(f32, pair & 0xffff0000u); }
 
@@ -140,8 +100,8 @@ DEVICE f32 stage_terms(LOCAL u32* words, u32 chunk, u32 m, const f32 (&x)[4]) {
   f32 sum = 0.0f;
   UNROLL for (u32 i = 0; i < 2; i++) {
     const f32 a = x[2 * i] * Pairs<W>::X_UNIT, b = x[2 * i + 1] * Pairs<W>::X_UNIT;
-    high[i] = nearest_pair(a, b);
-    low[i] = nearest_pair(a - first_of(high[i]), b - second_of(high[i]));
+    high[i] = rounded_pair(a, b);
+    low[i] = rounded_pair(a - first_of(high[i]), b - second_of(high[i]));
     if constexpr (NEEDS_SUMS<W>) {
       sum += (first_of(high[i]) + first_of(low[i])) + (second_of(high[i]) + second_of(low[i]));
     }
@@ -171,7 +131,7 @@ template <u32 M, class W>
 DEVICE void add_step(const typename W::Run (&run)[2], const DiagonalBlock& block, u32 further, u32 stride,
                      const LOCAL f32* of_x, bool inside, f32 (&sum)[M][2]) {
   using P = Pairs<W>;
-  f32 c[M][2][4] = {};  // of the first and of the second half of the instructions
+  Products c[M][2] = {};  // of the first and of the second half of the instructions
   UNROLL for (u32 part = 0; part < 4; part++) {
     u32 a[2][4];
     UNROLL for (u32 half = 0; half < 2; half++) {
@@ -184,14 +144,14 @@ DEVICE void add_step(const typename W::Run (&run)[2], const DiagonalBlock& block
       UNROLL for (u32 half = 0; half < 2; half++) {
         constexpr bool GROUPED = W::GROUPS == 2;
         const u32 chain = GROUPED ? W::group(2 * part + half) : half;
-        multiply_16x8(a[half], b[2 * half], b[2 * half + 1], c[i][chain]);
+        multiply_16x8<BF16>(a[half], b[2 * half], b[2 * half + 1], c[i][chain]);
       }
     }
   }
   UNROLL for (u32 i = 0; i < M; i++) {
     UNROLL for (u32 r = 0; r < 2; r++) {
       f32 dot[2], next = sum[i][r];
-      UNROLL for (u32 g = 0; g < 2; g++) dot[g] = c[i][g][2 * r] + c[i][g][2 * r + 1];
+      UNROLL for (u32 g = 0; g < 2; g++) dot[g] = c[i][g].of[2 * r] + c[i][g].of[2 * r + 1];
       if constexpr (W::GROUPS == 1) dot[0] += dot[1];
       if constexpr (NEEDS_SUMS<W>) {
         static_assert(W::GROUPS == 1);

@@ -10,6 +10,7 @@
 // have at the end, in one order.
 #pragma once
 
+#include "async_copy.h"
 #include "mma.h"
 #include "weights.h"
 
@@ -74,7 +75,7 @@ struct FragmentGemm {
   static_assert(ITEMS % THREADS == 0);
   static_assert(WAVES_K == 1 || TM * N * 4 <= sizeof(Tiles::x));
 
-  Sum16x8 sum[FRAGMENTS_M][2];  // of 8 rows of x, 16 of weights
+  Products sum[FRAGMENTS_M][2];  // of 8 rows of x, 16 of weights
   Stored next[4];
   Four<X> next_x[TERMS == 1 ? 1 : LOADS][2];
   const GLOBAL X* x;
@@ -99,9 +100,10 @@ struct FragmentGemm {
     UNROLL for (u32 i = 0; i < LOADS; i++) {
       u32 group, row, chunk, column;
       item_of(i, step, group, row, chunk, column);
-      copy_16(Tiles::x + place_of(buffer, group, 0, row, chunk), x + (u64)source(row) * k + column, column < k);
+      copy_async<false>(Tiles::x + place_of(buffer, group, 0, row, chunk),
+                        (const GLOBAL u32x4*)(x + (u64)source(row) * k + column), column < k);
     }
-    copies_end();
+    end_group();
   }
   template <class Source>
   MEMBER void fetch(const Source& source, u32 step) {
@@ -166,7 +168,7 @@ struct FragmentGemm {
           const u32x4 of_x = Tiles::x[place_of(buffer, group, term, 8 * m + g, 2 * t + half)];
           UNROLL for (u32 other = 0; other < (term ? 1 : WEIGHT_TERMS); other++) {
             UNROLL for (u32 i = 0; i < 2; i++) {
-              UNROLL for (u32 r = 0; r < 2; r++) multiply_16x8(w[i][r][other], of_x[2 * i], of_x[2 * i + 1], sum[m][r]);
+              UNROLL for (u32 r = 0; r < 2; r++) multiply_16x8<BF16>(w[i][r][other], of_x[2 * i], of_x[2 * i + 1], sum[m][r]);
             }
           }
         }
@@ -210,12 +212,12 @@ struct FragmentGemm {
       UNROLL for (u32 i = 0; i < STEPS; i++) {
         const u32 step = round * STEPS + i, last = buffer == 0 ? BUFFERS - 1 : buffer - 1;
         if constexpr (TERMS == 1) {
-          wait_for_copies<1>();
+          wait_for_groups<1>();
           barrier();
           if (step + 2 < steps) {
             copy(source, step + 2, last);
           } else {
-            copies_end();
+            end_group();
           }
         } else {
           barrier();

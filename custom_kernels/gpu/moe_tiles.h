@@ -31,12 +31,6 @@ struct ExpertRouting {
   }
 };
 
-// The norm that x gets (weight null: none), and where one over the root mean square of one row is left.
-struct ExpertNorm {
-  const GLOBAL f32* weight;
-  f32 epsilon, offset;
-};
-
 // The biases of gate and up, [experts * n], or null, and the activation.
 struct GatedBy {
   const GLOBAL f32 *gate_bias, *up_bias;

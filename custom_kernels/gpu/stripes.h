@@ -9,7 +9,7 @@
 
 #include "async_copy.h"
 #include "halves.h"
-#include "products.h"
+#include "mma.h"
 
 inline constexpr u32 STRIPE_THREADS = 256, STRIPE_WAVES = STRIPE_THREADS / WAVE;
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
@@ -214,14 +214,14 @@ struct Stripes {
         const u32x4 of_x = x[(lane ^ (M * TERMS > 1 && b % 2 ? 4 : 0)) % LANES];
         Products c = {};
         f32 before[2][OF_LANE];
-        multiply(first, of_x[0], of_x[1], c);
+        multiply_16x8<f16>(first, of_x[0], of_x[1], c);
         if constexpr (H::SPLIT) {
           UNROLL for (u32 i = 0; i < 2; i++) {
             UNROLL for (u32 e = 0; e < OF_LANE; e++) before[i][e] = dot(c, i, e) * scale[i][0];
           }
           c = {};
         }
-        multiply(last, of_x[2], of_x[3], c);
+        multiply_16x8<f16>(last, of_x[2], of_x[3], c);
         UNROLL for (u32 e = 0; e < OF_LANE; e++) {
           UNROLL for (u32 i = 0; i < 2; i++) {
             f32 total = sum[tile].of[e][i];
