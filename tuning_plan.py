@@ -58,7 +58,7 @@ class Plan(_Record):
     program.mlir. modules: what the trials' files hash to."""
 
     schema_version: int
-    key: Sha256
+    key: Text
     program_sha256: Sha256
     target: Annotated[str, Field(pattern="^(cpu|rocm|cuda)(:[a-z0-9_.-]{1,40})?$")]
     chip: Text
