@@ -46,7 +46,12 @@ def measure(
         say(f"{i + 1} of {len(plan.trials)}: {trial.choice} {trial.kernel} {shape}, {len(trial.candidates)} candidates")
         timings = _Trial(device, folder, trial).run(rounds)
         done = done.model_copy(update={"timings": {**done.timings, i: timings}})
-        write_record(folder / MEASURED, done)
+        try:
+            write_record(folder / MEASURED, done)
+        except OSError as error:
+            raise StrixhloError(
+                f"{folder / MEASURED}: cannot be written ({error.strerror}); make room there, or use a copy of it"
+            ) from None
     return done
 
 

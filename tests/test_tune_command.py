@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -142,6 +143,15 @@ def test_timings_that_nobody_measured_are_measured_again(work: Path, wrong: dict
     timings = json.loads((work / MEASURED).read_text())["timings"]
     change(work / MEASURED, timings={"0": [timings["0"][0] | wrong, *timings["0"][1:]]})
     assert run("tune", "--measure", work, "--rounds", 1).startswith("1 of 1")
+
+
+def test_what_cannot_be_written_is_one_line(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tuning, "write_record", full)
+    said = refused("tune", "--measure", work, "--rounds", 1)
+    assert f"{work / MEASURED}: cannot be written (No space left on device); make room there" in said
 
 
 def test_two_do_not_work_in_one_folder(tiny: Bundle, work: Path) -> None:
