@@ -11,7 +11,9 @@
 #include "elements.h"
 
 inline constexpr u32 ATTENTION_THREADS = 128, ATTENTION_WAVES = ATTENTION_THREADS / WAVE;
-inline constexpr u32 TOGETHER = 8;  // rows of values whose loads are under way at once
+// Rows of values whose loads are under way at once: as many as registers have room for.
+template <u32 DIMS>
+inline constexpr u32 TOGETHER = DIMS > 8 ? 2 : 8;
 inline constexpr f32 NOTHING = -3.0e38f;  // below every score; no infinity, so that differences stay numbers
 inline constexpr f32 LOG2_E = 1.44269504088896f;
 inline constexpr u32 MOST_SPLITS = 64;
@@ -161,14 +163,14 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
     // A lane past the end has the last position's row, which is there; the top bit says that no query sees it.
     const u32 flagged_row = seen ? pool_row : pool_row | 0x80000000u;
     const u32 count = (u32)smaller(end - tile + 1, (i32)WAVE);
-    for (u32 first_j = 0; first_j < count; first_j += TOGETHER) {  // lanes past the count weigh 0
-      f32 value[TOGETHER][DIMS];
-      UNROLL for (u32 j = 0; j < TOGETHER; j++) {
+    for (u32 first_j = 0; first_j < count; first_j += TOGETHER<DIMS>) {  // lanes past the count weigh 0
+      f32 value[TOGETHER<DIMS>][DIMS];
+      UNROLL for (u32 j = 0; j < TOGETHER<DIMS>; j++) {
         const u32 row = broadcast_bits(flagged_row, first_j + j);
         load<DIMS>(values + (u64)(row & 0x7fffffffu) * width + dimension, value[j]);
         UNROLL for (u32 c = 0; c < DIMS; c++) value[j][c] = row >> 31 ? 0.0f : value[j][c];
       }
-      UNROLL for (u32 j = 0; j < TOGETHER; j++) {
+      UNROLL for (u32 j = 0; j < TOGETHER<DIMS>; j++) {
         UNROLL for (u32 i = 0; i < QUERIES; i++) {
           const f32 weight = broadcast(score[i], first_j + j);
           UNROLL for (u32 c = 0; c < DIMS; c++) mixed[i][c] = multiply_add(weight, value[j][c], mixed[i][c]);

@@ -102,7 +102,7 @@ struct FlashAttention {
       const f32 higher = larger(peak[b][r], largest_of_keys(most[r]));
       kept[r] = exp2_fast(peak[b][r] - higher);
       peak[b][r] = higher;
-      base[r] = higher - WEIGHT_SHIFT;
+      base[r] = higher - WEIGHT_SHIFT<typename Multiplied<T>::Type>;
       total[b][r] *= kept[r];
     }
     UNROLL for (u32 u = 0; u < TILES; u++) {
@@ -340,13 +340,13 @@ struct FlashAttention {
   DEVICE f32 last_factor(const GLOBAL f32* sinks, const FlashRows& rows, const AttentionShape& s, u32 i, f32 highest,
                          f32 sum) {
     if constexpr (SPLIT) return Multiplied<T>::UNIT;
-    const f32 before = highest - WEIGHT_SHIFT;
+    const f32 before = highest - WEIGHT_SHIFT<typename Multiplied<T>::Type>;
     f32 base = before;
     if (s.has_sinks) join_sink(sinks[rows.head(i)], base, sum);
     return exp2_fast(before - base) * Multiplied<T>::UNIT / sum;
   }
   DEVICE void put_peak(GLOBAL f32* peaks, u64 row, f32 highest, f32 sum) {
-    peaks[2 * row] = highest - WEIGHT_SHIFT;
+    peaks[2 * row] = highest - WEIGHT_SHIFT<typename Multiplied<T>::Type>;
     peaks[2 * row + 1] = sum;
   }
 

@@ -5,7 +5,9 @@
 #include "attention.h"
 #include "attention_fragments.h"
 
-inline constexpr f32 WEIGHT_SHIFT = 10.0f;  // weights are up to 2^10, so that small ones are no subnormal float16 numbers
+// Weights are up to two to the power of this, so that small ones are no subnormal float16 numbers.
+template <class M>
+inline constexpr f32 WEIGHT_SHIFT = __is_same(M, f16) ? 10.0f : 0.0f;
 inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
 #if defined(__AMDGCN__)
 inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
