@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from h200.moe_shapes import SHAPES as MIXTURES
 from h200.moe_shapes import moe_checkpoint
-from h200.shape_bundle import shape_checkpoint
+from h200.shape_bundle import random_checkpoint
 from h200.shapes import FORMATS, Shape
 
 TABLE = Path(strixhlo.custom_kernels.__file__).parent / "gpu" / "tables" / "gfx1151.json"
@@ -48,7 +48,7 @@ def checkpoints() -> Iterator[Checkpoint]:
     """Of one layer each: every layer asks the same."""
     for shape in DENSE:
         for name in FORMATS:
-            yield shape_checkpoint(shape, name, CONTEXT)
+            yield random_checkpoint(shape.config(CONTEXT), name)
     for mixture in MIXTURES.values():
         config = mixture.config | {"num_hidden_layers": 1}
         if "layer_types" in config:
