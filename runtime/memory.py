@@ -185,6 +185,8 @@ def _what_would_fit(kv: KVCache, rest: int, context: int | None, parallel: int, 
     if 1 <= slots < parallel:
         fitting.append(f"{slots} slots of {wanted} positions")
     for name, element in KV_BYTES.items():
+        if name == "bf16":  # as large as f16, which keeps more digits
+            continue
         if element < kv.element_bytes and kv_bytes(kv, wanted, parallel, element) <= rest:
             fitting.append(
                 f"a KV cache in {name} ({'compile --kv-cache-dtype' if free else 'export --kv-dtype'} {name})"
