@@ -5,7 +5,7 @@ from __future__ import annotations
 from iree.compiler import ir
 
 from ..bundle import MACHINE_PARAMETER, MACHINE_WORDS
-from .parameters import SCOPE
+from .parameters import add_parameter
 
 SYMBOL = "machine"
 
@@ -17,18 +17,7 @@ def machine_value(module: ir.Module, call: ir.Operation) -> ir.Value:
         op.operation.name == "util.global" and ir.StringAttr(op.operation.attributes["sym_name"]).value == SYMBOL
         for op in module.body.operations
     ):
-        with ir.InsertionPoint.at_block_begin(module.body):
-            ir.Operation.create(
-                "util.global",
-                attributes={
-                    "sym_name": ir.StringAttr.get(SYMBOL),
-                    "sym_visibility": ir.StringAttr.get("private"),
-                    "type": ir.TypeAttr.get(type_),
-                    "initial_value": ir.Attribute.parse(
-                        f'#flow.parameter.named<"{SCOPE}"::"{MACHINE_PARAMETER}"> : {type_}'
-                    ),
-                },
-            )
+        add_parameter(module, SYMBOL, MACHINE_PARAMETER, type_)
     with ir.InsertionPoint(call):
         load = ir.Operation.create(
             "util.global.load", results=[type_], attributes={"global": ir.FlatSymbolRefAttr.get(SYMBOL)}

@@ -46,6 +46,12 @@ def _bind_function(module: ir.Module, function: ir.Operation, globals_: dict[str
 
 def _global(module: ir.Module, name: str, type_: ir.Type, index: int) -> str:
     symbol = f"parameter_{index}"
+    add_parameter(module, symbol, name, type_)
+    return symbol
+
+
+def add_parameter(module: ir.Module, symbol: str, name: str, type_: ir.Type) -> None:
+    """A global at the begin of the module, whose value the runtime has under that name."""
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     with ir.InsertionPoint.at_block_begin(module.body):
         ir.Operation.create(
@@ -57,4 +63,3 @@ def _global(module: ir.Module, name: str, type_: ir.Type, index: int) -> str:
                 "initial_value": ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{quoted}"> : {type_}'),
             },
         )
-    return symbol
