@@ -51,13 +51,13 @@ def replaced_directory(path: Path, *markers: str) -> Iterator[Path]:
     where that is not so, or where something cannot be written.
     """
     path = path.resolve()  # a link to a folder stays, and the folder is replaced
-    temporary: Path | None = None
+    temporary = _temporary_name(path)
     lock: int | None = None
     try:
         _check_ours(path, markers)
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
-        temporary, lock = _claimed_folder(path)
+        lock = _claim(temporary)
         yield temporary
         for folder, _, files in os.walk(temporary):
             for name in files:
@@ -69,8 +69,7 @@ def replaced_directory(path: Path, *markers: str) -> Iterator[Path]:
     except OSError as error:
         raise _failure(error, path, temporary) from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)  # by now what was at `path` before, or half a folder
+        shutil.rmtree(temporary, ignore_errors=True)  # by now what was at `path` before, or half a folder
         if lock is not None:
             os.close(lock)
 
@@ -79,9 +78,11 @@ def replaced_directory(path: Path, *markers: str) -> Iterator[Path]:
 def scratch_directory(path: Path) -> Iterator[Path]:
     """Yields a temporary folder beside `path`, gone at the end of the block; those of writers that were killed are
     removed first."""
-    _remove_leftovers(path)
-    temporary, lock = _claimed_folder(path)
+    temporary = _temporary_name(path)
+    lock: int | None = None
     try:
+        _remove_leftovers(path)
+        lock = _claim(temporary)
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -129,29 +130,33 @@ def _holds_current_directory(path: Path) -> bool:
         return False
 
 
-def _failure(error: OSError, path: Path, temporary: Path | None) -> StrixhloError:
+def _failure(error: OSError, path: Path, temporary: Path) -> StrixhloError:
     """What went wrong, said of `path`, or of a file elsewhere that was read on the way."""
     reason = error.strerror or str(error)
-    if error.filename is not None and temporary is not None:
+    if error.filename is not None:
         file = Path(os.fsdecode(error.filename))
         if not file.is_relative_to(temporary) and file not in (path, path.parent):
             return StrixhloError(f"{file}: {reason}")
     return StrixhloError(f"{path}: cannot be written ({reason}){_HINTS.get(error.errno or 0, '')}")
 
 
-def _claimed_folder(path: Path) -> tuple[Path, int | None]:
-    """A new temporary folder beside `path`, and the lock that marks it as in use."""
+def _temporary_name(path: Path) -> Path:
+    """A name beside `path`. It is known before the folder is made: an interrupt at any moment can clean up."""
+    return path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
+
+
+def _claim(folder: Path) -> int | None:
+    """Makes the folder; the lock that marks it as in use, None on a file system without locks."""
     while True:
-        folder = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         try:
             lock = _lock(folder)
         except FileNotFoundError:
             continue
         except OSError:  # no locks on this file system: nobody can take the folder for a leftover
-            return folder, None
+            return None
         if lock is not None and folder.exists():
-            return folder, lock
+            return lock
         if lock is not None:
             os.close(lock)  # before it was locked, another writer took it for a leftover
 
@@ -195,10 +200,14 @@ def _swap(folder: Path, path: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         if not _exchanged(folder, path):
-            old = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
-            path.rename(old)
-            folder.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
+            old = _temporary_name(path)
+            try:
+                path.rename(old)
+                folder.rename(path)
+            finally:
+                if not path.exists():  # interrupted between the two
+                    old.rename(path)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchanged(a: Path, b: Path) -> bool:
