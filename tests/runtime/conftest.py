@@ -1,11 +1,14 @@
-"""One engine over the tiny model for all tests of scheduling; each makes its own scheduler, whose cache is empty."""
+"""One engine over the tiny model for all tests of scheduling, each of which makes its own scheduler with an empty
+cache; a recorded machine for those of doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from recorded_machines import tree
 
 from strixhlo.bundle import Bundle
 from strixhlo.runtime.batch_engine import BatchEngine
@@ -17,3 +20,9 @@ def engine(tiny: Bundle) -> Iterator[BatchEngine]:
     """The tiny model with pools for one sequence."""
     with Program(tiny, "cpu", 2) as program, closing(BatchEngine(program)) as engine:
         yield engine
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A Strix Halo as it is out of the box."""
+    return tree("carve-out-0.5", tmp_path / "root")

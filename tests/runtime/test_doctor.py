@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from recorded_machines import RECORDS, line, tree
 
 from strixhlo.compile.iree_compile import iree_compile
 from strixhlo.compile.targets import parse_target
@@ -27,28 +28,8 @@ from strixhlo.runtime.doctor_system import device_file_checks, has_gfx1151_fixes
 from strixhlo.runtime.machine_record import FORMAT, read_machine, record_machine
 from strixhlo.selftest_programs import MATMUL, build_programs
 
-DATA = Path(__file__).parent.parent / "data"
 
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A Strix Halo as it is out of the box."""
-    return tree("carve-out-0.5", tmp_path / "root")
-
-
-def tree(name: str, folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    read_machine(DATA / "sysfs" / f"{name}.json", folder)
-    return folder
-
-
-def line(checks: list[Check], name: str) -> Check:
-    found = [c for c in checks if c.name.startswith(name)]
-    assert len(found) == 1, [c.name for c in checks]
-    return found[0]
-
-
-@pytest.mark.parametrize("name", sorted(p.stem for p in (DATA / "sysfs").glob("*.json")))
+@pytest.mark.parametrize("name", sorted(p.stem for p in (RECORDS).glob("*.json")))
 def test_every_machine_gets_lines_and_every_complaint_a_fix(name: str, tmp_path: Path) -> None:
     checks = machine_checks(tree(name, tmp_path / "root"), {})
     assert line(checks, "kernel") and line(checks, "RAM")
@@ -111,7 +92,7 @@ def test_vram_that_the_cpu_sees(root: Path, visible: object, used: object, statu
 
 
 def test_numbers_of_any_length_in_a_record(tmp_path: Path) -> None:
-    record = json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())
+    record = json.loads((RECORDS / "carve-out-0.5.json").read_text())
     for digits in (20, 400, 5000):
         nines = "9" * digits
         long = {
@@ -196,7 +177,7 @@ def test_self_test_sees_a_wrong_result(tmp_path: Path) -> None:
 
 def test_self_test_on_a_simulated_gfx1151(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies, a matmul and a kernel of a rocm program, through IREE's own HIP driver."""
-    monkeypatch.syspath_prepend(str(DATA.parent))
+    monkeypatch.syspath_prepend(str(RECORDS.parent.parent))
     from gfx1151_sim.build import library
 
     simulated = {**os.environ, "LD_LIBRARY_PATH": str(library().parent)}
@@ -318,16 +299,16 @@ def test_command(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     checks = json.loads(strixhlo("--no-self-test", "--json", "--record", str(record)).stdout)
     assert {"GPU", "kernel", "RAM", "HIP", "CUDA", "Vulkan"} <= {c["name"].split(" ")[0] for c in checks}
-    text = strixhlo("--replay", str(DATA / "sysfs" / "page-pool-kept.json")).stdout
+    text = strixhlo("--replay", str(RECORDS / "page-pool-kept.json")).stdout
     assert "60.0 GiB kept" in text and "drop_caches" in text
     assert json.loads(strixhlo("--replay", str(record), "--json").stdout)[0] == checks[0]
     assert "cannot be read" in strixhlo("--replay", str(tmp_path / "nowhere"), code=2).stderr
     failing = json.loads(record.read_text())
     tree("carve-out-0.5", tmp_path / "halo")
     failing["files"] = {
-        k: v for k, v in json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())["files"].items() if k != "dev/kfd"
+        k: v for k, v in json.loads((RECORDS / "carve-out-0.5.json").read_text())["files"].items() if k != "dev/kfd"
     }
-    failing["links"] = json.loads((DATA / "sysfs/carve-out-0.5.json").read_text())["links"]
+    failing["links"] = json.loads((RECORDS / "carve-out-0.5.json").read_text())["links"]
     record.write_text(json.dumps(failing))
     assert "/dev/kfd" in strixhlo("--replay", str(record), code=1).stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import iree.runtime
 import pytest
+from recorded_machines import RECORDS, line, tree
 
 from strixhlo.runtime.amdgpu import amd_gpus
 from strixhlo.runtime.checks import Check
@@ -21,30 +22,9 @@ from strixhlo.runtime.doctor import peer_checks
 from strixhlo.runtime.doctor_libraries import cuda_checks, environment_checks, hip_checks, rocm_check
 from strixhlo.runtime.hip_probe import SYMBOLS
 from strixhlo.runtime.host_memory import read_host
-from strixhlo.runtime.machine_record import read_machine
 from strixhlo.runtime.nvidia import nvidia_gpus
 from strixhlo.runtime.peer_copy import PeerCopy, peer_copies
 from strixhlo.runtime.sizes import GIB
-
-DATA = Path(__file__).parent.parent / "data"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A Strix Halo as it is out of the box."""
-    return tree("carve-out-0.5", tmp_path / "root")
-
-
-def tree(name: str, folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    read_machine(DATA / "sysfs" / f"{name}.json", folder)
-    return folder
-
-
-def line(checks: list[Check], name: str) -> Check:
-    found = [c for c in checks if c.name.startswith(name)]
-    assert len(found) == 1, [c.name for c in checks]
-    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -82,14 +62,14 @@ def test_environment_that_misleads_hip(tmp_path: Path) -> None:
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with libamdhip64.so (also as a version that lacks functions) and libnvidia-ml.so.1."""
     folder = tmp_path_factory.mktemp("fake")
-    source = (DATA / "fake_gpu.c").read_text()
+    source = (RECORDS.parent / "fake_gpu.c").read_text()
     missing = [name for name in SYMBOLS if not re.search(rf"\b{name}\(", source)]
     for name, stubs in (("whole", missing), ("partial", missing[5:])):
         (folder / name).mkdir()
         (folder / name / "stubs.h").write_text("\n".join(f"STUB({s})" for s in stubs))
         library = folder / name / "libamdhip64.so"
         compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
-        flags = ["-shared", "-fPIC", f"-I{folder / name}", str(DATA / "fake_gpu.c"), "-o", str(library)]
+        flags = ["-shared", "-fPIC", f"-I{folder / name}", str(RECORDS.parent / "fake_gpu.c"), "-o", str(library)]
         subprocess.run([*compiler, *flags], check=True, capture_output=True)
     (folder / "libnvidia-ml.so.1").symlink_to(folder / "whole" / "libamdhip64.so")
     return folder

@@ -8,22 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from recorded_machines import RECORDS, tree
 
 from strixhlo.errors import StrixhloError
 from strixhlo.runtime.amdgpu import amd_gpus, arch_name, visible_gpus
 from strixhlo.runtime.device_pool import device_pool
 from strixhlo.runtime.host_memory import cgroup_free, read_host
-from strixhlo.runtime.machine_record import read_machine
 from strixhlo.runtime.machines import MACHINES, machine_pool
 from strixhlo.runtime.pools import Pool, amd_pool
 from strixhlo.runtime.sizes import GIB, parse_size, size
-
-TREES = Path(__file__).parent.parent / "data" / "sysfs"
-
-
-def tree(name: str, folder: Path) -> Path:
-    read_machine(TREES / f"{name}.json", folder)
-    return folder
 
 
 def pools(name: str, folder: Path) -> list[Pool]:
@@ -89,8 +82,8 @@ def test_without_numbers_the_amount_is_unknown_and_says_why(name: str, tmp_path:
 
 def test_every_tree_is_expected_and_marked_as_assumed() -> None:
     others = {"missing-files", "zero", "absurd", "card-unknown", "two-gpus"}
-    assert {p.stem for p in TREES.glob("*.json")} == set(EXPECTED) | others
-    for path in TREES.glob("*.json"):
+    assert {p.stem for p in RECORDS.glob("*.json")} == set(EXPECTED) | others
+    for path in RECORDS.glob("*.json"):
         record = json.loads(path.read_text())
         assert record["assumed"] is True and record["sources"], path.name
 
