@@ -14,7 +14,7 @@ from .launches import GFX1151, Chip
 THREADS, WAVES = 128, 4
 SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
 MOST_SPLITS = 64  # of attention.h
-PARTS_BYTES = 64 * 1024 * 1024  # that parts take at most
+PARTS_BYTES = 128 * 1024 * 1024  # that parts take at most: 64 of eight tokens with the 128 latent heads of DeepSeek
 MOST_DECODED = 8  # sequences of a decode entry
 ROWS_OF_FEW = 8  # queries in two terms each
 NARROW_BLOCK = 128  # head dimensions of which a wave holds the sums of two blocks of rows

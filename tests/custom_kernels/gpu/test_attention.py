@@ -240,6 +240,15 @@ def test_parts_of_a_long_context(chip):
     assert parts(1, 2048) == parts(8, 2048) == chip.attention_wanted // 8
 
 
+def test_parts_of_many_latent_heads_keep_the_chip_busy():
+    """Of one decoded token of DeepSeek's 128 heads, as of eight."""
+    latent = {"q_heads": 128, "kv_heads": 1, "head_dim": 576, "value_dim": 512, "x": "f16", "chip": H200}
+    shape = {**LLAMA_8B, **latent}
+    for sequences in (1, 8):
+        launches = attention_launches("f16", tokens=sequences, sequences=sequences, blocks_per_sequence=2048, **shape)
+        assert launches and launches[0].workgroups >= 0.9 * H200.attention_wanted * sequences
+
+
 def test_the_cases_above_launch_every_float32_kernel():
     launched = {launch.symbol for case in FLOAT32.values() for launch in launches_of(case)}
     assert set(float32_kernels()) <= launched | {launch.symbol for launch in launches_of(FEW["GQA of 7, split"])}
