@@ -86,12 +86,12 @@ class Soak:
     async def at_rest(self) -> dict[str, Any]:
         """/slots once nothing runs; a fault if that does not come."""
         slots: dict[str, Any] = {}
-        for _ in range(100):
+        for _ in range(300):
             _, (slots,) = await ask(self.server.port, "/slots", b"", "GET")
             if not slots["running"] and not slots["waiting"] and not slots["blocks"]["in_use"]:
                 return slots
             await asyncio.sleep(0.1)
-        self.faults.append(f"not at rest 10 seconds after the last client left: {slots}")
+        self.faults.append(f"not at rest 30 seconds after the last client left: {slots}")
         return slots
 
     async def terminate(self) -> None:

@@ -74,7 +74,7 @@ class Terminal:
 
 
 def test_in_a_terminal(bundle: str, tmp_path: Path) -> None:
-    options = ["--temp", "0", "--threads", "1", "-n", "160", "--repetition-penalty", "1.3"]
+    options = ["--temp", "0", "--threads", "1", "-n", "400", "--repetition-penalty", "1.3"]
     terminal = Terminal([bundle, *options], tmp_path)
     try:
         prompt = r"\x1b\[\?2004h"  # bracketed paste is switched on: keys are read
@@ -111,7 +111,7 @@ def test_in_a_terminal(bundle: str, tmp_path: Path) -> None:
         terminal.wait(r"context \d+ of \d+, (\d+) reused|stopped")
         terminal.wait(prompt)
         terminal.type("\x04")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(240) == 0
     finally:
         terminal.close()
     assert "Traceback" not in terminal.shown

@@ -39,7 +39,7 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -97,30 +97,46 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 SIGNALS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 
 
-def ended(process: subprocess.Popen[str], code: int, line: str) -> None:
-    _, stderr = process.communicate(timeout=60)
+def ended(process: subprocess.Popen[str], code: int, line: str) -> bool:
+    """Whether the signal ended it, as it should; False where its work was done before that came."""
+    _, stderr = process.communicate(timeout=240)
+    if process.returncode == 0:
+        return False
     assert process.returncode == code, stderr
     assert "Traceback" not in stderr and stderr.splitlines()[-1] == f"strixhlo: {line}"
+    return True
+
+
+def interrupted(attempt: Callable[[], bool]) -> None:
+    """One of a few attempts: on a busy machine a command can be faster than the signal."""
+    assert any(attempt() for _ in range(6)), "no signal came before the work was done"
 
 
 @pytest.mark.parametrize(("number", "code", "line"), SIGNALS)
 def test_run_is_interrupted(
     tiny: Bundle, start: Callable[..., subprocess.Popen[str]], number: int, code: int, line: str
 ) -> None:
-    process = start("run", tiny.path, "--raw", "-p", "w1", "-n", 250, "--ignore-eos")
-    assert process.stdout is not None and process.stdout.read(1)
-    process.send_signal(number)
-    ended(process, code, line)
+    def attempt() -> bool:
+        process = start("run", tiny.path, "--raw", "-p", "w1", "-n", 250, "--ignore-eos")
+        assert process.stdout is not None and process.stdout.read(1)
+        process.send_signal(number)
+        return ended(process, code, line)
+
+    interrupted(attempt)
 
 
 @pytest.mark.parametrize(("number", "code", "line"), SIGNALS)
 def test_export_is_interrupted(
     checkpoint: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], number: int, code: int, line: str
 ) -> None:
-    process = start("export", checkpoint, "-o", tmp_path / "out")
-    wait_for(lambda: list(tmp_path.glob(".out.partial-*")))
-    process.send_signal(number)
-    ended(process, code, line)
+    def attempt() -> bool:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        process = start("export", checkpoint, "-o", tmp_path / "out")
+        wait_for(lambda: list(tmp_path.glob(".out.partial-*")) or process.poll() is not None)
+        process.send_signal(number)
+        return ended(process, code, line)
+
+    interrupted(attempt)
     assert names(tmp_path) == []
 
 
@@ -128,10 +144,15 @@ def test_export_is_interrupted(
 def test_compile_is_interrupted(
     bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int, code: int, line: str
 ) -> None:
-    process = start("compile", bundle)
-    wait_for(lambda: running(f"{bundle}/.cpu.partial-"))  # iree-compile, with the file that it is to write
-    process.send_signal(number)
-    ended(process, code, line)
+    def attempt() -> bool:
+        shutil.rmtree(bundle / "cpu", ignore_errors=True)
+        process = start("compile", bundle)
+        # iree-compile, with the file that it is to write
+        wait_for(lambda: running(f"{bundle}/.cpu.partial-") or process.poll() is not None)
+        process.send_signal(number)
+        return ended(process, code, line)
+
+    interrupted(attempt)
     assert set(names(bundle)) == PARTS
     wait_for(lambda: not running(str(bundle)))
 
@@ -210,7 +231,7 @@ for line in sys.stdin:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         main(command)
-    wait(lambda: any(folder.glob(pattern)), 60)
+    wait(lambda: any(folder.glob(pattern)), 240)
     wait(lambda: False, float(seconds))
     os.kill(child, signal.SIGKILL)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -234,7 +255,7 @@ class Killer:
         return status
 
     def close(self) -> None:
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=240)
 
 
 def test_export_is_killed(checkpoint: Path, tmp_path: Path) -> None:
@@ -243,7 +264,7 @@ def test_export_is_killed(checkpoint: Path, tmp_path: Path) -> None:
     moments = [(s, ".out.partial-*") for s in (0, 0.3, 0.6)]
     moments += [(s, ".out.partial-*/program.mlir") for s in (0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.03)]
     before: Bundle | None = None
-    for seconds, after in [*moments, (60, "out"), *moments]:  # first there is no bundle, then there is one
+    for seconds, after in [*moments, (240, "out"), *moments]:  # first there is no bundle, then there is one
         status = killer.kill(seconds, after)
         try:
             bundle = open_bundle(out)
@@ -291,7 +312,7 @@ def test_a_child_ends_with_its_parent() -> None:
     wait_for(lambda: any(c.startswith("/bin/sleep") for c in running(sleep)))
     parent.kill()
     parent.wait()
-    wait_for(lambda: not running(sleep), 20)
+    wait_for(lambda: not running(sleep))
 
 
 # A clang that says its version, and then takes its time.
@@ -312,7 +333,7 @@ def test_kernels_that_are_built_go_with_the_compiler_process_and_what_it_leaves_
     wait_for(lambda: any(c.startswith("sleep") for c in running(seconds)))
     parent.kill()
     parent.wait()
-    wait_for(lambda: not running(seconds), 20)
+    wait_for(lambda: not running(seconds))
     (left,) = names(tmp_path / "cache" / "kernels")
     assert left.startswith(".building.partial-")
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | places)
@@ -329,7 +350,7 @@ def both(commands: list[list[object]]) -> None:
         for c in commands
     ]
     for process in processes:
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=480)
         assert process.returncode == 0, stderr
 
 

@@ -133,7 +133,9 @@ def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeyp
     assert ("prefill", "prefill") not in pairs
 
 
-def test_queue_limit_cancel_and_close(engine: BatchEngine) -> None:
+def test_queue_limit_cancel_and_close(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = engine.decode  # so slow that nothing ends before it is cancelled
+    monkeypatch.setattr(engine, "decode", lambda *a: (time.sleep(0.05), decode(*a))[1])
     scheduler = Scheduler(engine, parallel=1, queue_size=1)
     running = scheduler.submit(Request(random_prompt(1, 4), SamplingParams(max_tokens=200)))
     assert isinstance(next(running.events()), TokenEvent)
@@ -147,7 +149,7 @@ def test_queue_limit_cancel_and_close(engine: BatchEngine) -> None:
     closer.start()
     assert result(running)[1] == "cancelled"
     assert result(last)[1] == "cancelled"
-    closer.join(10)
+    closer.join(60)
     assert scheduler.pool.in_use == 0
     with pytest.raises(StrixhloError, match="shutting down"):
         scheduler.submit(Request((1,), SamplingParams()))

@@ -46,7 +46,7 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
 def stop(process: subprocess.Popen[str]) -> str:
     """SIGTERM; the rest of its standard error, after a clean end."""
     process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=240)
     assert process.returncode == 0, rest
     return rest
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-SECONDS = 0.6  # for a head, and for a body
+SECONDS = 1.0  # for a head, and for a body
 SERVER = f"""
 import socket
 from strixhlo.runtime.server import http_protocol
@@ -46,8 +47,9 @@ def connect(port: int) -> socket.socket:
 def read_all(connection: socket.socket) -> bytes:
     """What comes until the server closes; its usual limits are longer than this waits."""
     parts = []
-    while part := connection.recv(1 << 16):
-        parts.append(part)
+    with suppress(ConnectionResetError):  # it closed before it had read all that was sent
+        while part := connection.recv(1 << 16):
+            parts.append(part)
     return b"".join(parts)
 
 
@@ -57,9 +59,10 @@ def test_a_head_has_a_time_limit(port: int, sent: bytes) -> None:
     with connect(port) as connection:
         connection.sendall(sent)
         if sent == HEALTH[:20]:
-            for byte in HEALTH[20:24]:
-                time.sleep(0.1)
-                connection.sendall(bytes([byte]))
+            with suppress(ConnectionError):  # on a busy machine the time may be over before the last byte
+                for byte in HEALTH[20:24]:
+                    time.sleep(0.1)
+                    connection.sendall(bytes([byte]))
         said = read_all(connection)
     assert said.count(b'{"status":"ok"}') == sent.count(HEALTH)
 

@@ -137,7 +137,7 @@ def post(port: int, body: dict[str, Any]) -> socket.socket:
 
 def wait_for(served: Any, running: int, waiting: int) -> None:
     """Until so many requests run and wait."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while True:
         _, (slots,) = curl(f"{served.url}/slots")
         if (len(slots["running"]), slots["waiting"]) == (running, waiting):
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_while_its_prompt_waits_or_is_computed(served: Any,
 
 def test_keys_and_the_end_under_load(serve_smollm2: Any) -> None:
     process, url, stop = serve_smollm2("--api-key", "first", "--api-key", "second", "--drain-seconds", "60")
-    body = json.dumps({"prompt": "Once", "max_tokens": 60, "ignore_eos": True}).encode()
+    body = json.dumps({"prompt": "Once", "max_tokens": 200, "ignore_eos": True}).encode()
     for key, status in (("", 401), ("Bearer wrong", 401), ("Basic first", 401), ("Bearer first", 200)):
         assert curl(f"{url}/v1/models", "-H", f"Authorization: {key}")[0] == status
     assert curl(f"{url}/health")[0] == 200
@@ -173,9 +173,9 @@ def test_keys_and_the_end_under_load(serve_smollm2: Any) -> None:
         client.stdin.write(body)
         client.stdin.close()
         while not curl(f"{url}/slots", "-H", "Authorization: Bearer first")[1][0]["running"]:
-            assert process.poll() is None
+            assert process.poll() is None and client.poll() is None
         stop(process)
-        assert json.load(client.stdout)["usage"]["completion_tokens"] == 60
+        assert json.load(client.stdout)["usage"]["completion_tokens"] == 200
 
 
 def test_a_port_in_use_is_one_line(served: Any) -> None:

@@ -216,7 +216,7 @@ def test_a_client_that_leaves_frees_its_slot(client: OpenAI, streamed: bool) -> 
     else:
         with pytest.raises(openai.APITimeoutError):
             client.with_options(timeout=0.5).chat.completions.create(**options)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while running(client) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running(client)

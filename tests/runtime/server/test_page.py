@@ -19,6 +19,15 @@ from strixhlo.bundle import Bundle
 from .conftest import start, stop
 
 SECONDS = 120_000  # milliseconds, for a machine that is busy with other tests
+expect.set_options(timeout=SECONDS)
+# Every state of the answer that the page shows while its Stop button is there.
+WATCH = """() => {
+  window.shown = [];
+  new MutationObserver(() => {
+    const body = document.querySelector(".message.assistant .body");
+    if (body && document.getElementById("send").hidden) shown.push(body.innerText);
+  }).observe(document.getElementById("messages"), { childList: true, subtree: true });
+}"""
 
 
 @dataclass
@@ -64,18 +73,14 @@ def opened(smollm2: Callable[[str], Bundle], tiny: Bundle) -> Iterator[Opened]:
 
 def test_a_message_is_answered_in_a_stream(opened: Opened) -> None:
     page = opened.page
-    expect(page.get_by_label("Model").locator("option")).to_have_count(2, timeout=SECONDS)
+    expect(page.get_by_label("Model").locator("option")).to_have_count(2)
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("Max tokens").fill("120")
+    page.evaluate(WATCH)
     opened.send("What is gravity?")
-    body = page.locator(".message.assistant .body")
-    expect(body).to_have_text(re.compile(r"\w"), timeout=SECONDS)
-    seen = [body.inner_text()]
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    while page.get_by_role("button", name="Stop").is_visible():
-        seen.append(body.inner_text())
-        time.sleep(0.05)
-    seen.append(body.inner_text())
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    seen = page.evaluate("shown")  # while it could be stopped
+    seen.append(page.locator(".message.assistant .body").inner_text())
     assert len(set(seen)) > 3 and all(b.startswith(a.strip()[:20]) for a, b in pairwise(seen))
     assert "gravity" in seen[-1].lower()
     assert page.locator(".message.user").inner_text() == "What is gravity?"
@@ -90,10 +95,10 @@ def test_stop_ends_it_here_and_on_the_server(opened: Opened) -> None:
     page.get_by_label("Max tokens").fill("800")
     before = len(opened.answers())
     opened.send("Count to a thousand.")
-    expect(page.locator(".message.assistant .body").nth(before)).to_have_text(re.compile(r"\w"), timeout=SECONDS)
+    expect(page.locator(".message.assistant .body").nth(before)).to_have_text(re.compile(r"\w"))
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while httpx.get(f"{opened.url}/slots").json()[0]["running"] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not httpx.get(f"{opened.url}/slots").json()[0]["running"]

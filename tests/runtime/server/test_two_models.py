@@ -22,7 +22,7 @@ def test_memory_of_two_models(tiny: Bundle, tmp_path: Path) -> None:
     try:
         for name in (tiny.manifest.name, "other"):
             body = {"model": name, "prompt": "w1 w2", "max_tokens": 3}
-            assert httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
+            assert httpx.post(f"{url}/v1/completions", json=body, timeout=240).status_code == 200
     finally:
         rest = stop(process)
     for name in (tiny.manifest.name, "other"):
