@@ -15,7 +15,7 @@ KIT := artifacts/h200
 
 .PHONY: env demo test test-slow simulate table lint bench soak clean
 .PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
-.PHONY: bench-quality bench-programs predicted-table h200-kit
+.PHONY: bench-quality bench-programs predicted-table h200-kit cuda-kit cuda-results
 
 env: $(STAMP)
 
@@ -109,6 +109,19 @@ h200-kit: $(DEMO)/cpu/build.json
 	$(BIN)/python benchmarks/h200_attention.py prepare $(KIT)/attention
 	$(BIN)/python benchmarks/h200_programs.py prepare $(KIT)/programs
 	$(BIN)/strixhlo tune $(DEMO) --target cuda:sm_89 --prepare $(KIT)/tune
+
+# The tests of the GPU kernels for a machine with an NVIDIA GPU (tests/cuda_kit): what they launch is compiled into DIR.
+# There, in a checkout: python tests/cuda_kit run DIR; and here, once DIR/results came back: make cuda-results DIR=...
+DIR ?= $(KIT)/tests
+ON_CUDA := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) tests/custom_kernels/gpu -k cuda
+
+cuda-kit: env
+	rm -rf $(DIR)
+	STRIXHLO_CUDA_KIT=$(abspath $(DIR)) $(ON_CUDA)
+	$(BIN)/python tests/cuda_kit build $(DIR)
+
+cuda-results: env
+	STRIXHLO_TEST_CUDA=$(abspath $(DIR)) $(ON_CUDA)
 
 # Half an hour of right and wrong requests against `strixhlo serve`.
 soak: $(DEMO)/cpu/build.json

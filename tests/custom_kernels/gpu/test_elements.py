@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from itertools import product
 
 import numpy as np
 import pytest
+from cuda_kit.recording import NVIDIA
 from element_cases import OpCall, cases, matmul
 from kernel_tolerances import ARRAYS, assert_near
 
@@ -14,8 +15,7 @@ from strixhlo.custom_kernels.gpu.kernels import KERNELS, kernel_line
 from strixhlo.custom_kernels.ops.launch import Launch, Output
 
 # The simulated gfx1151 takes the longest to build for: of the two types it gets one.
-MACHINES = [("host", "f16"), ("host", "bf16"), ("gfx1151", "bf16")]
-MACHINES += [("cuda", "f16"), ("cuda", "bf16")] if os.environ.get("STRIXHLO_TEST_CUDA") else []
+MACHINES = [*product(NVIDIA, ("f16", "bf16")), ("gfx1151", "bf16")]
 on_each_machine = pytest.mark.parametrize(("machine", "dtype"), MACHINES, indirect=["machine"])
 POOLS = ("k_pool_out", "v_pool_out")
 
@@ -57,7 +57,7 @@ def test_numbers_that_are_none_stay_in_their_row(run_launches, m, dtype):
     assert y[others].tobytes() == before[others].tobytes()
 
 
-@pytest.mark.parametrize("machine", ["host"], indirect=True)
+@pytest.mark.parametrize("machine", NVIDIA, indirect=True)
 @pytest.mark.parametrize("scale", [1e-7, 3e-6, 3e4])
 @pytest.mark.parametrize("m", [2, 17])
 def test_the_ends_of_float16(run_launches, m, scale):

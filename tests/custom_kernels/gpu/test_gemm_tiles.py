@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_kit.recording import NVIDIA
 from extreme_weights import DTYPES, random_parts, split
 from fused_matmul_cases import CASES as FUSED
 from fused_matmul_cases import TYPES, operands_of
@@ -33,7 +34,7 @@ ALSO = {
 }
 EVERY = [(name, "bf16") for name in NAMES] + [(name, x) for x, names in ALSO.items() for name in names]
 ACTIVATIONS = {"x", "residual", "base"}
-NVIDIA = pytest.mark.parametrize("machine", ["host"], indirect=True)
+on_nvidia = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def assert_close(y: np.ndarray, want: np.ndarray, x: str) -> None:
     assert np.linalg.norm(y - want) <= RELATIVE_L2[x] * np.linalg.norm(want)
 
 
-@NVIDIA
+@on_nvidia
 @pytest.mark.parametrize(("name", "x"), EVERY)
 def test_every_format(run_launches, name, x):
     """Columns that are no multiple of a block, rows that are none of a tile, extreme and subnormal scales."""
@@ -82,7 +83,7 @@ def test_every_format(run_launches, name, x):
         assert_close(result(y, x), given.astype(np.float64) @ weight.T, x)
 
 
-@NVIDIA
+@on_nvidia
 @pytest.mark.parametrize("x", TILES)
 @pytest.mark.parametrize("dtype", DENSE)
 def test_dense(run_launches, dtype, x):
@@ -94,7 +95,7 @@ def test_dense(run_launches, dtype, x):
     assert_close(result(y, x), given.astype(np.float64) @ weight.astype(np.float64).T, x)
 
 
-@NVIDIA
+@on_nvidia
 @pytest.mark.parametrize("m", [16, 127, 128])
 @pytest.mark.parametrize("x", TILES)
 def test_every_tile(run_launches, x, m):
@@ -115,7 +116,7 @@ def test_every_tile(run_launches, x, m):
         assert_close(result(y, x), given.astype(np.float64) @ weight.T, x)
 
 
-@NVIDIA
+@on_nvidia
 @pytest.mark.parametrize("x", TILES)
 def test_what_is_not_finite_stays_in_its_row(run_launches, x):
     """NaN and infinity of x, and of scales: the rows and columns of the result that they belong to, and no other."""
@@ -136,7 +137,7 @@ def test_what_is_not_finite_stays_in_its_row(run_launches, x):
     assert_close(y[~spoilt], want[~spoilt], x)
 
 
-@NVIDIA
+@on_nvidia
 @pytest.mark.parametrize("x", ["bf16", "f32"])
 @pytest.mark.parametrize("case", FUSED)
 def test_fused(run_launches, case, x):

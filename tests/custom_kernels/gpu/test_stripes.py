@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cuda_kit.recording import NVIDIA
 from extreme_weights import random_parts, split
 from fused_matmul_cases import TYPES, operands_of
 
@@ -16,13 +15,12 @@ from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 
-MACHINES = ["host", *(["cuda"] if os.environ.get("STRIXHLO_TEST_CUDA") else [])]
 # The others differ from these in how their scales are found; benchmarks/gpu_kernels.py checks them on a device.
 NAMES = (
     *(name for name in STRIPED if name not in ("fp8_tensor", "fp8_channel")),
     *("affine4_g64_bf16_bf16", "affine8_g64_f16_f16"),
 )
-on_each_machine = pytest.mark.parametrize("machine", MACHINES, indirect=True)
+on_each_machine = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
 
 
 def matmul(run_launches, name: str, x: np.ndarray, parts: dict[str, np.ndarray], n: int) -> np.ndarray:
