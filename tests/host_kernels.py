@@ -27,15 +27,16 @@ def numbers(launch: Launch) -> list[int]:
 @cache
 def host() -> Machine:
     """Runs one launch on buffers (inputs, then outputs that update no input), in place."""
-    libraries: dict[str, ctypes.CDLL] = {}
+
+    @cache
+    def library_of(symbol: str) -> ctypes.CDLL:
+        together = [] if symbol in NVIDIA_KERNELS else kernels_of(relatives(symbol))
+        return ctypes.CDLL(str(build_host(together if symbol in together else [symbol])))
 
     def run_once(launch: Launch, buffers: list[np.ndarray], backwards: int) -> None:
         values = [b.ctypes.data for b in buffers] + [s & 0xFFFFFFFF for s in numbers(launch)]
         arguments = (ctypes.c_uint64 * len(values))(*values)
-        name = launch.symbol if launch.symbol in NVIDIA_KERNELS else relatives(launch.symbol)
-        if name not in libraries:
-            libraries[name] = ctypes.CDLL(str(build_host([name] if name in NVIDIA_KERNELS else kernels_of(name))))
-        library = libraries[name]
+        library = library_of(launch.symbol)
         kernel = ctypes.cast(library[launch.symbol], ctypes.c_void_p)
         code = library.strixhlo_launch(kernel, launch.workgroups, launch.threads, arguments, len(values), backwards)
         assert code == 0, f"{launch.symbol}: the threads of a wave or workgroup did not meet (code {code})"
