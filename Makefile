@@ -40,7 +40,7 @@ test: env
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy .
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal $(SUITE)
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow
@@ -49,9 +49,9 @@ test-slow: env
 simulate: env
 	$(BIN)/python -m pytest -m slow -s tests/gfx1151_sim/test_smollm2.py
 
-# README's table of what works, from a run of the parity tests.
+# README's table of what works, from a run of the parity tests; `make test SUITE=--write-table` writes it too.
 table: env
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m covers --write-table
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m covers -n $(WORKERS) --dist worksteal --write-table
 
 # The figures of docs/performance.md that need no GPU, one after the other; each is a target of its own too, and writes its
 # table to artifacts/figures/. An hour on two idle cores; what another process does beside them shows.

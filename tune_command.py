@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 from collections.abc import Callable
@@ -24,17 +25,13 @@ from .tuning_plan import PLAN, Measured, Plan
 if TYPE_CHECKING:
     from .runtime.device import Device
 
+CPU, INT8 = "cpu", "int8"  # what is tuned unless something else is asked for
+
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path), required=False)
-@click.option("--target", default="cpu", show_default=True, help="As for compile: cpu, rocm, cuda:sm_89, ...")
-@click.option(
-    "--activations",
-    type=click.Choice(["int8", "f32"]),
-    default="int8",
-    show_default=True,
-    help="CPU only, as for compile.",
-)
+@click.option("--target", help="As for compile: cpu, rocm, cuda:sm_89, ... Default: cpu.")
+@click.option("--activations", type=click.Choice(["int8", "f32"]), help="CPU only, as for compile. Default: int8.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. Default: one per core.")
 @click.option(
     "--rounds", default=7, show_default=True, type=click.IntRange(1, 1000), help="Timed calls of a candidate."
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Only measure what --prepare wrote to this folder: needs the device, not the compiler, and no BUNDLE.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table, or what was prepared, as JSON.")
 def tune(
     bundle: Path | None,
-    target: str,
-    activations: str,
+    target: str | None,
+    activations: str | None,
     threads: int | None,
     rounds: int,
     prepare: Path | None,
@@ -69,10 +66,11 @@ def tune(
     with spinner(Progress(), "tune") as say:
         if prepare and opened:
             with only_user(prepare):
-                plan = _prepared(opened, target, activations, prepare, say)
-            click.echo(f"{prepare}: {_count(plan)}; measure with `strixhlo tune --measure {prepare}`")
+                plan = _prepared(opened, target or CPU, activations or INT8, prepare, say)
+            said = f"{prepare}: {_count(plan)}; measure with `strixhlo tune --measure {prepare}`"
+            click.echo(json.dumps(_about_plan(plan, prepare), indent=1) if as_json else said)
             return
-        folder = _folder(opened, target, measure)
+        folder = _folder(opened, target or CPU, measure)
         with only_user(folder):
             table, where = _tuned(opened, target, activations, measure, folder, threads, rounds, say)
     if as_json:
@@ -125,9 +123,16 @@ def _folder(bundle: Bundle | None, target: str, measure: Path | None) -> Path:
     return bundle.path / FOLDER / f"work-{parse_target(target).name.replace(':', '-')}"
 
 
-def _read_plan(folder: Path, bundle: Bundle | None) -> Plan:
-    """The plan that --measure names. StrixhloError where it is another bundle's, or another CPU's."""
+def _read_plan(folder: Path, bundle: Bundle | None, target: str | None, activations: str | None) -> Plan:
+    """The plan that --measure names. StrixhloError where it is another bundle's, another CPU's, or for another target
+    or activations than were asked for."""
+    from .compile.targets import parse_target
+
     plan = read_record(folder / PLAN, Plan, "plan")
+    if target and parse_target(target).name != plan.target:
+        raise StrixhloError(f"{folder}: was prepared for {plan.target}, not for {target}; leave --target out")
+    if activations and activations != plan.activations:
+        raise StrixhloError(f"{folder}: was prepared for activations {plan.activations}; leave --activations out")
     if bundle and plan.program_sha256 != bundle.manifest.program_sha256:
         raise StrixhloError(f"{folder}: was prepared from another bundle than {bundle.path}; prepare it from this one")
     if plan.target.startswith("cpu") and plan.chip != cpu_model():
@@ -137,8 +142,8 @@ def _read_plan(folder: Path, bundle: Bundle | None) -> Plan:
 
 def _tuned(
     bundle: Bundle | None,
-    target: str,
-    activations: str,
+    target: str | None,
+    activations: str | None,
     measure: Path | None,
     folder: Path,
     threads: int | None,
@@ -151,13 +156,13 @@ def _tuned(
     from .runtime.tuned import choice_table, report
     from .runtime.tuning import measure as measure_plan
 
-    plan = _read_plan(measure, bundle) if measure else None
-    kind = plan.target.partition(":")[0] if plan else parse_target(target).kind
+    plan = _read_plan(measure, bundle, target, activations) if measure else None
+    kind = plan.target.partition(":")[0] if plan else parse_target(target or CPU).kind
     device = Device(kind, threads)  # before anything is compiled: without one there is no point
     try:
         if plan is None:
             assert bundle is not None
-            plan = _prepared(bundle, target, activations, folder, say)
+            plan = _prepared(bundle, target or CPU, activations or INT8, folder, say)
         measured: Measured = measure_plan(plan, folder, device, _about(kind, device), rounds, say)
     except BaseException as error:
         clear_frames(error.__traceback__)  # what an interrupted call holds must not outlive the device
@@ -174,7 +179,17 @@ def _tuned(
 
 
 def _count(plan: Plan) -> str:
-    return f"{len(plan.trials)} choices, {sum(len(t.candidates) for t in plan.trials)} candidates for {plan.target}"
+    return f"{len(plan.trials)} choices, {_candidates(plan)} candidates for {plan.target}"
+
+
+def _candidates(plan: Plan) -> int:
+    return sum(len(trial.candidates) for trial in plan.trials)
+
+
+def _about_plan(plan: Plan, folder: Path) -> dict[str, object]:
+    """What --prepare prints as JSON."""
+    fields = plan.model_dump(include={"target", "chip", "activations", "kernels", "versions"})
+    return {"folder": str(folder), **fields, "choices": len(plan.trials), "candidates": _candidates(plan)}
 
 
 def _about(kind: str, device: Device) -> tuple[str, str]:

@@ -16,6 +16,8 @@ from ..custom_kernels.choices import Asked, Choices, Option, Question
 from ..custom_kernels.ops.launch import DYNAMIC, Lowering, OperandTypes
 from ..errors import StrixhloError
 from ..tuning_plan import PLAN, Candidate, Operand, Plan, Trial
+from .fuse_experts import fuse_experts
+from .fuse_sums import fuse_sums
 from .iree_compile import iree_compile
 from .lower import (
     PREFIX,
@@ -54,16 +56,8 @@ class Asking:
 
 def questions(program: str, target: Target, activations: str) -> list[Asking]:
     """All questions of a program that have more than one answer, each with the call of fewest rows that asks it."""
-    calls: dict[tuple[str, str, str], Call] = {}
-    with ir.Context(), ir.Location.unknown():
-        module = ir.Module.parse(program)  # must live while its operations are read
-        composites_to_custom_calls(module, lowering_rules(target, activations), float32=target.kind == "cpu")
-        for custom in operations(module, "stablehlo.custom_call"):
-            op = ir.StringAttr(custom.attributes["call_target_name"]).value.removeprefix(PREFIX)
-            call = Call(op, call_attributes(custom), operand_types(custom))
-            calls.setdefault((op, repr(sorted(call.attributes.items())), repr(call.types)), call)
     found: dict[Question, Asking] = {}
-    for call in sorted(calls.values(), key=lambda c: c.types[0][0][0]):
+    for call in calls_of(program, target, activations):
         asked = Asked()
         rule = lowering_rules(target, activations, asked).get(call.op)
         lowering = rule(call.attributes, call.types) if rule else None
@@ -74,6 +68,22 @@ def questions(program: str, target: Target, activations: str) -> list[Asking]:
             if question not in found and len(answers) > 1:
                 found[question] = Asking(question, call, tuple(answers), lowering)
     return list(found.values())
+
+
+def calls_of(program: str, target: Target, activations: str) -> list[Call]:
+    """The calls of custom ops that `compile` makes of a portable program, each kind once, those of few rows first."""
+    calls: dict[tuple[str, str, str], Call] = {}
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(program)  # must live while its operations are read
+        rules = lowering_rules(target, activations)
+        composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
+        fuse_sums(module, rules)
+        fuse_experts(module, rules)
+        for custom in operations(module, "stablehlo.custom_call"):
+            op = ir.StringAttr(custom.attributes["call_target_name"]).value.removeprefix(PREFIX)
+            call = Call(op, call_attributes(custom), operand_types(custom))
+            calls.setdefault((op, repr(sorted(call.attributes.items())), repr(call.types)), call)
+    return sorted(calls.values(), key=lambda c: c.types[0][0][0])
 
 
 def plan_key(bundle: Bundle, target: Target, activations: str, versions: Mapping[str, str]) -> str:

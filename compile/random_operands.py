@@ -22,10 +22,10 @@ def operand(call: Call, name: str, type_: tuple[tuple[int, ...], str]) -> Operan
     if call.op == "attention":
         return _of_attention(call, name, shape, dtype)
     tensor, _, part = name.rpartition(".")
-    format = _format(call, int(tensor) if tensor else 0)
+    format = _format(call, int(tensor) if tensor.isdigit() else 0)
     weight = part in FORMATS[format].parts(1, 256) if format in FORMATS else part in ("w", "dense")
     if not weight:
-        if part == "norm":
+        if part in ("norm", "sum norm"):
             return Operand(shape=shape, dtype=dtype, fill="uniform", low=0.5, high=1.5)
         return Operand(shape=shape, dtype=dtype, fill="normal")
     low, high = _range(format, part, dtype)

@@ -7,8 +7,8 @@ A test that holds a model of some format on some target against somebody else's 
 
 or, one format a case: `pytest.param(kind, marks=covers("Llama", f"MLX {kind}", "cpu", "mlx_lm"))`. Several marks on one
 test are fine; each names one format. `make table` runs all tests that have a mark and writes README's table from those
-that passed, if none failed. test_coverage_table.py holds README against the marks of the tests that are collected, so
-that a new mark without a new table fails.
+that passed, if none failed; so does every run of the suite with `--write-table`. test_coverage_table.py holds README
+against the marks of the tests that are collected, so that a new mark without a new table fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -124,6 +124,7 @@ def rows_of(text: str) -> str:
 
 
 ALL = pytest.StashKey[list[pytest.Item]]()
+DECLARED = pytest.StashKey[set[Covered]]()  # in pytest-xdist's workers, which collect in place of the session
 PASSED = pytest.StashKey[set[Covered]]()
 WRITE = "--write-table"
 
@@ -134,7 +135,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "covers: what a parity test proves, see tests/coverage_table.py")
-    config.stash[PASSED] = set()
+    config.stash[ALL], config.stash[DECLARED], config.stash[PASSED] = [], set(), set()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m and -k take tests out
@@ -150,11 +151,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended, and says what it found."""
+    for key, name in ((DECLARED, "declared"), (PASSED, "passed")):
+        node.config.stash[key] |= {Covered(*fields) for fields in getattr(node, "workeroutput", {}).get(name, ())}
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
+    here = declared(config.stash[ALL])
+    if hasattr(config, "workeroutput"):
+        config.workeroutput |= {"declared": [*map(list, here)], "passed": [*map(list, config.stash[PASSED])]}
+        return
     if not config.getoption(WRITE):
         return
-    missing = declared(config.stash[ALL]) - config.stash[PASSED]
+    missing = (here | config.stash[DECLARED]) - config.stash[PASSED]
     if session.testsfailed or missing:
         raise pytest.UsageError(f"README's table is not written: not every test passed; missing: {sorted(missing)}")
     before, _, rest = README.read_text("utf-8").partition(BEGIN)

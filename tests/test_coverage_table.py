@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from coverage_table import (
     ALL,
     BEGIN,
+    DECLARED,
     END,
     PASSED,
     README,
@@ -17,6 +20,7 @@ from coverage_table import (
     declared,
     formats,
     pytest_sessionfinish,
+    pytest_testnodedown,
     rows_of,
     table,
 )
@@ -52,7 +56,8 @@ class Session:
     """As much of a pytest.Session as the writer looks at."""
 
     def __init__(self, testsfailed: int, passed: set[Covered]) -> None:
-        self.config, self.testsfailed, self.stash = self, testsfailed, {ALL: [Marked()], PASSED: passed}
+        self.config, self.testsfailed = self, testsfailed
+        self.stash = {ALL: [Marked()], DECLARED: set[Covered](), PASSED: passed}
 
     def getoption(self, name: str) -> bool:
         return name == WRITE
@@ -78,6 +83,27 @@ def test_the_table_is_written_from_a_run_that_passed(tmp_path: Path, monkeypatch
     assert "old" in readme.read_text()
     pytest_sessionfinish(Session(0, {ONE}))  # type: ignore[arg-type]
     assert readme.read_text() == f"before\n{BEGIN}{table([ONE])}{END}\nafter\n"
+
+
+def test_what_workers_say_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each collects all tests and runs some; the session collects none."""
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}old\n{END}")
+    monkeypatch.setattr("coverage_table.README", readme)
+    session = Session(0, set())
+    session.stash[ALL] = []
+    for passed in (set[Covered](), {ONE}):
+        worker = Session(0, passed)
+        worker.workeroutput = {"input": 1}  # type: ignore[attr-defined]
+        pytest_sessionfinish(worker)  # type: ignore[arg-type]
+        sent = json.loads(json.dumps(worker.workeroutput))  # type: ignore[attr-defined]
+        pytest_testnodedown(SimpleNamespace(config=session, workeroutput=sent))
+        if not passed:
+            with pytest.raises(pytest.UsageError, match="not written"):
+                pytest_sessionfinish(session)  # type: ignore[arg-type]
+    pytest_testnodedown(SimpleNamespace(config=session))  # one that crashed says nothing
+    pytest_sessionfinish(session)  # type: ignore[arg-type]
+    assert readme.read_text() == f"{BEGIN}{table([ONE])}{END}"
 
 
 def test_marks_name_what_is_known() -> None:

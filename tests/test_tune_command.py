@@ -16,11 +16,13 @@ from strixhlo.bundle import BUILD, Bundle, open_bundle, read_record
 from strixhlo.choice_table import ChoiceTable, read_table, table_path, write_table
 from strixhlo.cli import main
 from strixhlo.compile import candidates, table_choices
-from strixhlo.compile.candidates import questions
+from strixhlo.compile.candidates import calls_of, questions
 from strixhlo.compile.target_kernels import kernels_hash, tuned_chip
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.choices import Choices, Question
 from strixhlo.custom_kernels.cpu import launches
+from strixhlo.export.export import ENTRIES, planned
+from strixhlo.export.trace import trace
 from strixhlo.replacement import only_user
 from strixhlo.runtime import tuning
 from strixhlo.runtime.engine import Engine
@@ -35,6 +37,13 @@ def run(*arguments: object) -> str:
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def as_json(*arguments: object) -> dict[str, object]:
+    """What is on standard output."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 @pytest.fixture
@@ -134,6 +143,24 @@ def test_candidates_of_something_else_are_not_measured(tiny: Bundle, work: Path)
     assert "m0.vmfb: is missing" in refused("tune", "--measure", work)
     assert "no such folder" in refused("tune", "--measure", work / "none")
     assert "'foo' is not known" in refused("tune", tiny.path, "--target", "foo")
+
+
+def test_a_kit_is_measured_as_it_was_prepared(work: Path) -> None:
+    """Options that say something else are an error, and the same is none."""
+    assert "was prepared for cpu, not for rocm; leave" in refused("tune", "--measure", work, "--target", "rocm")
+    said = refused("tune", "--measure", work, "--activations", "f32")
+    assert "was prepared for activations int8; leave" in said
+    change(work / PLAN, trials=json.loads((work / PLAN).read_text())["trials"][:1])
+    same = ("--target", "cpu", "--activations", "int8", "--rounds", 1, "--json")
+    assert as_json("tune", "--measure", work, *same)["activations"] == "int8"
+
+
+def test_what_was_prepared_as_json(tiny: Bundle, prepared: Path) -> None:
+    """The plan is there already, so that nothing is compiled."""
+    plan = read_record(prepared / PLAN, Plan, "plan")
+    said = as_json("tune", tiny.path, "--prepare", prepared, "--json")
+    assert (said["target"], said["activations"], said["choices"]) == ("cpu", "int8", len(plan.trials))
+    assert said["candidates"] == sum(len(t.candidates) for t in plan.trials) and said["folder"] == str(prepared)
 
 
 @pytest.mark.parametrize("wrong", [{"microseconds": float("nan")}, {"least": 0}, {"answer": {"workgroups": 7777}}])
@@ -246,6 +273,37 @@ def test_questions_are_those_of_the_program(bundle: Bundle) -> None:
     few = [q for q in rocm if q.question.choice in ("gemv", "gated_gemv")]
     # One order of summation for any number of rows: one question, asked with one row.
     assert few and all(q.question.rows == 0 and q.call.types[0][0][0] == 1 for q in few)
+
+
+SMALL = {
+    "vocab_size": 320, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+    "hidden_act": "silu",
+}  # fmt: skip
+GEMMA = SMALL | {
+    "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64,
+    "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"], "rope_local_base_freq": 1e4,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+MIXTURE = SMALL | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+def decoding(config: dict[str, object], format: str, patch: pytest.MonkeyPatch) -> str:
+    """The portable program of one decoded token."""
+    patch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    from h200.shape_bundle import random_checkpoint
+
+    model, kv, weights = planned(random_checkpoint(config, format), context=64, dtype="auto", kv_dtype="f16")
+    entry = {"decode_1": ENTRIES["decode_1"]}
+    return trace(model, {name: w.traced() for name, w in weights.items()}, kv, entry).program
+
+
+def test_calls_are_those_that_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops that `compile` makes one of are one here too: sums in matmuls, a mixture of experts of one token."""
+    gemma = calls_of(decoding(GEMMA, "q4_0", monkeypatch), parse_target("rocm"), "f32")
+    assert any(call.attributes.get("summed") for call in gemma) and "add_normed" not in {call.op for call in gemma}
+    mixture = {call.op for call in calls_of(decoding(MIXTURE, "mxfp4", monkeypatch), parse_target("cuda:sm_89"), "f32")}
+    assert "moe_one" in mixture and "moe_route" not in mixture
 
 
 def test_an_answer_of_other_kernels_gives_way_to_the_rule() -> None:

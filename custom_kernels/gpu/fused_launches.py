@@ -19,13 +19,12 @@ from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
 from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, STRIPE_LOCAL, weight_name
 from .launches import (
-    STRIPE,
     WAVE,
     Chip,
     dense_matmul_launches,
     gemv_geometry,
     quantized_matmul_launches,
-    striped,
+    stripe_workgroups,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -138,11 +137,9 @@ def _launch(
         numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))
     else:
         threads = chip.gemv_waves * WAVE
-        if chip.stripe_workgroups and striped(kernel.name):
+        lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, kernel.gated)
+        if workgroups:
             kernel, local = replace(kernel, striped=True), STRIPE_LOCAL
-            of_stripe = STRIPE // 2 if kernel.gated else STRIPE
-            stripes = sum(ceil_div(n, of_stripe) for n in columns_of)
-            lanes, workgroups = 0, min(stripes, chip.stripe_workgroups)
         else:
             lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
         of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)

@@ -110,15 +110,19 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     return int(chip.choices.pick(Question("gemm", name, m, (n, k)), {"tile": rule}, options)["tile"])
 
 
-def _stripe_workgroups(name: str, m: int, n: int, k: int, chip: Chip) -> int:
-    """Workgroups of a matmul in stripes; 0 where another kernel is better. Up to 8 rows the answer is the same for any
-    number of them."""
-    if not (chip.stripe_workgroups and m <= GEMV_ROWS[-1] and striped(name)):
+def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gated: bool = False) -> int:
+    """Workgroups of a matmul of few rows in stripes; 0 where another kernel is better. The answer is the same for any
+    number of rows.
+
+    name: of the weights' kernels; columns: of the result, from each weight of k columns; gated: gate and up, half of a
+    stripe each.
+    """
+    if not (chip.stripe_workgroups and striped(name)):
         return 0
-    stripes = ceil_div(n, STRIPE)
+    stripes = sum(ceil_div(n, STRIPE // 2 if gated else STRIPE) for n in columns)
     rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}
     options = [{"stripe_workgroups": min(stripes, most)} for most in (0, 132, 264, 528)]
-    question = Question("stripes", name, 0 if m <= GEMV_ROWS[-1] else m, (n, k))
+    question = Question("gated_stripes" if gated else "stripes", name, 0, (*columns, k))
     return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
 
 
@@ -138,7 +142,7 @@ def _in_stripes(
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
-    if workgroups := _stripe_workgroups(name, m, n, k, chip):
+    if m <= GEMV_ROWS[-1] and (workgroups := stripe_workgroups(name, (n,), k, chip)):
         return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)

@@ -1,8 +1,8 @@
 """Matmuls of every number of rows at which a kernel ends or begins, with every type of activations.
 
 What differs between formats is how a weight becomes numbers, in functions that know no rows; every format is tested
-at a few numbers of rows elsewhere (test_kernels.py, test_stream_formats.py, test_gemm_tiles.py). So here one of them has
-the rules of both chips on the host, and an NVIDIA GPU gets all.
+at a few numbers of rows elsewhere (test_kernels.py, test_stream_formats.py, test_gemm_tiles.py). So here one of them
+has the rules of both chips on the host, and an NVIDIA GPU gets all.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,11 +11,13 @@ from cuda_kit.recording import NVIDIA
 from extreme_weights import random_parts, split
 from fused_matmul_cases import TYPES, operands_of
 
+from strixhlo.custom_kernels.choices import Asked, Choices
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.kernels import STRIPED
 from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
+from strixhlo.custom_kernels.ops.launch import Launch
 
 # The others differ from these in how their scales are found; benchmarks/gpu_kernels.py checks them on a device.
 NAMES = (
@@ -28,6 +32,26 @@ def matmul(run_launches, name: str, x: np.ndarray, parts: dict[str, np.ndarray],
     launches = quantized_matmul_launches(fmt, len(x), n, x.shape[1], dtypes, H200)
     assert [launch.symbol.startswith("strixhlo_stripes_") for launch in launches] == [True]
     return run_launches(launches, {"x": x, **parts})["y"]
+
+
+@pytest.mark.parametrize(("case", "choice"), [("residual", "stripes"), ("gated", "gated_stripes")])
+def test_fused_stripes_are_a_choice(case: str, choice: str) -> None:
+    """Which `strixhlo tune` measures: with how many workgroups, or other kernels."""
+
+    def launched(choices: Choices) -> Launch:
+        attributes, operands = operands_of(case, 2)
+        types = [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()]
+        lowering = fused_matmul(replace(H200, choices=choices), attributes, types)
+        assert lowering and len(lowering.launches) == 1
+        return lowering.launches[0]
+
+    asked = Asked()
+    assert "_stripes_" in launched(asked).symbol
+    question = next(q for q in asked.asked if q.choice == choice)
+    for answer in asked.asked[question][1]:
+        launch = launched(Choices({question: answer}))
+        assert ("_stripes_" in launch.symbol) == bool(answer["stripe_workgroups"])
+        assert launch.workgroups == answer["stripe_workgroups"] or not answer["stripe_workgroups"]
 
 
 @on_each_machine
