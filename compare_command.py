@@ -15,6 +15,7 @@ from .bundle import Bundle, open_bundle
 from .command_group import Output
 from .comparison.native_engine import NAMES, Native, open_native, open_target
 from .errors import StrixhloError
+from .inspection import check_activations
 from .number_list import NumberList
 from .replacement import atomic_write
 
@@ -137,6 +138,7 @@ def _check_sides(
 
     if (native is None) == (against is None):
         raise StrixhloError("give either --native, the engine to compare with, or --against-target")
+    check_activations(bundle)
     ours = read_build(bundle, target)
     if against is not None and read_build(bundle, against).target == ours.target:
         raise StrixhloError(f"--against-target {against}: is the target that runs already; name another one")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from .bundle import BUILD, VMFB, Build, Bundle, read_record, sha256_file
+from .bundle import BUILD, MANIFEST, VMFB, Build, Bundle, read_record, sha256_file
 from .errors import StrixhloError
 from .runtime.sizes import size
+
+# A call of a matmul, and the type of its first operand.
+_MATMUL = re.compile(
+    rb'stablehlo\.composite "strixhlo\.(?:dense|quantized|fused)_matmul" [^\n]*? : \(tensor<[0-9x]+x(f32|f16|bf16)>'
+)
 
 
 def bundle_record(bundle: Bundle) -> dict[str, Any]:
     """The manifest without its long lists, and the builds that are there."""
+    check_activations(bundle)
     m = bundle.manifest
     record = m.model_dump(mode="json", exclude={"parameters", "entry_points", "config"})
     record["parameters"] = len(m.parameters)
@@ -44,6 +51,17 @@ def _builds(bundle: Bundle) -> list[Build]:
     """The builds that are there; folders with a dot are still being written, or left over."""
     paths = [p for p in sorted(bundle.path.glob(f"*/{BUILD}")) if not p.parent.name.startswith(".")]
     return [read_record(path, Build, "build") for path in paths]
+
+
+def check_activations(bundle: Bundle) -> None:
+    """StrixhloError where the manifest names another type of activations than the first matmul of the program takes:
+    how near a result must come to others' depends on it."""
+    found = _MATMUL.search(bundle.program.read_bytes())
+    if found and found[1].decode() != bundle.manifest.activations:
+        raise StrixhloError(
+            f"{bundle.path / MANIFEST}: says activations {bundle.manifest.activations}, the program has"
+            f" {found[1].decode()}; export the bundle again"
+        )
 
 
 def verify_bundle(bundle: Bundle) -> None:

@@ -67,6 +67,15 @@ def test_bad_manifest(bundle: Path, change: Callable[[dict], object], message: s
         open_bundle(bundle)
 
 
+def test_activations_are_those_of_the_program(bundle: Path) -> None:
+    """How near results must come to others' depends on it."""
+    edit(bundle / MANIFEST, lambda m: m.update(activations="bf16"))
+    for command in (["inspect"], ["inspect", "--verify"], ["compare", "--native", "transformers"]):
+        done = CliRunner().invoke(main, [*command, str(bundle)])
+        assert done.exit_code == 2
+        assert "says activations bf16, the program has f32; export the bundle again" in done.stderr
+
+
 def test_manifest_that_is_no_json(bundle: Path) -> None:
     atomic_write(bundle / MANIFEST, b"{")
     with pytest.raises(StrixhloError, match="cannot be read"):

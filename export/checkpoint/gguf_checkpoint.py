@@ -14,7 +14,7 @@ from .gguf import GgufFile, GgufTensor
 from .gguf_architectures import ARCHITECTURES
 from .gguf_config import architecture_of, config_of
 from .gguf_experts import without_experts_dimension
-from .gguf_metadata import numbers
+from .gguf_metadata import integer, numbers
 from .gguf_names import NOT_WEIGHTS, hugging_face_name
 from .gguf_parts import read_gguf_parts
 from .gguf_repack import DENSE_FORMATS, REPACKERS, dense, repack
@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> Checkpoint:
         rows = _half_split_rows(file, entry, name, config) if ARCHITECTURES[architecture].interleaved else None
         tensors[name] = _tensor(file, entry, name, rows)
     try:
-        tensors = stack_experts(tensors)
+        tensors = stack_experts(tensors, integer(file, f"{architecture}.expert_count", 0))
     except StrixhloError as error:
         raise StrixhloError(f"{path}: {error}") from None
     if architecture == "apertus":

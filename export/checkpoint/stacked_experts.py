@@ -43,8 +43,9 @@ def expert_name(name: str) -> str:
     return name
 
 
-def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors, with those of experts stacked. StrixhloError where an expert is missing or unlike the others."""
+def stack_experts(tensors: Mapping[str, Tensor], count: int = 0) -> dict[str, Tensor]:
+    """All tensors, with those of experts stacked. count: how many experts a layer has; 0: as many as there are tensors.
+    StrixhloError where an expert is missing, one too many, or unlike the others."""
     stacked: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -59,9 +60,12 @@ def stack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             _add(stacked, name, tensor)
     for name, members in experts.items():
-        if max(members) >= len(members):
-            absent = next(e for e in range(len(members) + 1) if e not in members)
-            raise StrixhloError(f"{name}: expert {absent} is missing of {max(members) + 1}; download the model again")
+        wanted = max(count, max(members) + 1)
+        if len(members) < wanted:
+            absent = next(e for e in range(wanted) if e not in members)
+            raise StrixhloError(f"{name}: expert {absent} is missing of {wanted}; download the model again")
+        if 0 < count < wanted:
+            raise StrixhloError(f"{name}: has {wanted} experts where the model says {count}; download the model again")
         _add(stacked, name, _joined(name, [members[e] for e in range(len(members))]))
     return stacked
 

@@ -110,6 +110,14 @@ def test_mixtral_with_a_tensor_for_each_expert(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(StrixhloError, match=r"both.gguf: model.layers.0.mlp.experts.\w+.weight: is there twice"):
         open_checkpoint(str(path))
 
+    def without_the_last(writer: gguf.GGUFWriter, name: str, array: np.ndarray, **how: object) -> None:
+        apart(writer, name, array[:-1] if "_exps." in name else array, **how)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", without_the_last)
+    path = write_gguf(model, tmp_path / "less.gguf", "llama", keys, {})
+    with pytest.raises(StrixhloError, match=r"less.gguf: .*.mlp.experts.\w+.weight: expert 7 is missing of 8"):
+        open_checkpoint(str(path))
+
 
 @covers("OLMo 3", "GGUF F32", "jax", "transformers")
 @covers("OLMo 3", "GGUF F32", "jax", "llama.cpp")

@@ -54,6 +54,10 @@ def test_what_is_no_matrix_or_far_away_is_refused() -> None:
 
     with pytest.raises(StrixhloError, match="expert 2 is missing of 1000000"):
         stack_experts(given(0, 1, 999_999))
+    with pytest.raises(StrixhloError, match="expert 3 is missing of 4"):  # the last one
+        stack_experts(given(0, 1, 2), 4)
+    with pytest.raises(StrixhloError, match="has 3 experts where the model says 2"):
+        stack_experts(given(0, 1, 2), 2)
     for shape in ((N * K,), (2, N, K)):
         with pytest.raises(StrixhloError, match=r"up_proj.weight: an expert's weight is a matrix, not \["):
             stack_experts(given(0, 1, shape=shape))
