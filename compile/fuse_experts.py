@@ -1,6 +1,7 @@
 """A mixture of experts of one token becomes one call where the target has a kernel for all of it.
 
-`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls.
+`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. What
+their sum is added to stays an operation of its own.
 """
 
 from __future__ import annotations
@@ -55,10 +56,21 @@ def _fused(down: ir.Operation, rule: LoweringRule) -> bool:
                 "backend_config": ir.DictAttr.get(made),
             },
         )
-    down.results[0].replace_all_uses_with(call.results[0])
+        y = call.results[0]
+        if of_down.get("added", False):
+            y = _added(y, down.operands[len(down.operands) - 1], of_down)
+    down.results[0].replace_all_uses_with(y)
     for old in (down, gate_up, route):
         old.erase()
     return True
+
+
+def _added(y: ir.Value, residual: ir.Value, of_down: Mapping[str, Any]) -> ir.Value:
+    """The residual and `scale` times y, all float32."""
+    scale = ir.DenseElementsAttr.get_splat(y.type, ir.FloatAttr.get(ir.F32Type.get(), of_down["scale"]))
+    factor = ir.Operation.create("stablehlo.constant", results=[y.type], attributes={"value": scale}).result
+    scaled = ir.Operation.create("stablehlo.multiply", results=[y.type], operands=[y, factor]).result
+    return ir.Operation.create("stablehlo.add", results=[y.type], operands=[residual, scaled]).result
 
 
 def _maker(value: ir.Value, name: str) -> ir.Operation | None:
@@ -77,5 +89,7 @@ def _operands(
     x, *rest = gate_up.operands
     count = len(part_names(attributes["format"], 1, ir.RankedTensorType(x.type).shape[1]))
     weights, own = rest[4:], list(down.operands)[7:]
+    if call_attributes(down).get("added", False):
+        own.pop()
     norm = [weights.pop()] if attributes["normed"] else []
     return [*route.operands, x, *weights[: 2 * count], *weights[2 * count :], *own, *norm]

@@ -151,8 +151,17 @@ def experts(op: str, format: str, tokens: int, biased: bool = False, normed: boo
     routed = ("expert", "order", "offsets", "tiles")
     attributes: dict[str, Any] = {"format": format, "k": 3, "biased": biased}
     if op == "moe_down":
+        attributes |= {"added": biased, "scale": 0.5}
+        v["residual"] = numbers(tokens, v["down_values"].shape[1])
         v["h"] = np.random.default_rng(1).standard_normal((v["order"].size, v["down_values"].shape[2]), np.float32)
-        operands = ("h", "weights", "places", *routed, *(f"down.{p}" for p in names), *(("bias",) if biased else ()))
+        operands = (
+            "h",
+            "weights",
+            "places",
+            *routed,
+            *(f"down.{p}" for p in names),
+            *(("bias", "residual") if biased else ()),
+        )
     else:
         attributes |= {"activation": "silu", "limit": 0.0, "normed": normed, "epsilon": 1e-5, "offset": 1.0}
         v["norm"] = numbers(v["x"].shape[1])
@@ -196,8 +205,8 @@ def cases() -> dict[str, OpCall]:
     for tokens in (1, 5, 43):
         for op in ("moe_gate_up", "moe_down"):
             found[f"{op}, {tokens} tokens"] = experts(op, "mxfp4", tokens, biased=tokens == 5)
-    found["moe_gate_up, normed"] = experts("moe_gate_up", "mxfp4", 1, normed=True)
-    found["moe_gate_up, too many parts"] = experts("moe_gate_up", "q5_k", 5, biased=True)
+    found |= {f"moe_gate_up, normed, {t} tokens": experts("moe_gate_up", "mxfp4", t, normed=True) for t in (1, 3)}
+    found["moe_gate_up, too many parts"] = experts("moe_gate_up", "q5_k", 9, biased=True)
     return found
 
 

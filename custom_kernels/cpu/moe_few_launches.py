@@ -76,7 +76,7 @@ def down_few(
     weight = _weight(kernel, fast, "down", names, n, "bias" if attributes["biased"] else "")
     if t > FEW or _bytes([weight], False, 1, columns) > SCRATCH // 2:
         return None
-    added = bool(attributes.get("added"))
+    added = bool(attributes.get("added", False))
     tiles = ceil_div(n, ROW_ALIGN)
     tile = ceil_div(tiles, min(MOST_SHARES, max(1, n // ROWS_OF_SHARE)))
     flags = ADDED * added | BIASED * bool(attributes["biased"])

@@ -110,25 +110,27 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
 
 
 def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
-    """The matmul over sorted rows, then the weighted sum of each token's experts. fast: 8-bit activations."""
+    """The matmul over sorted rows, then the weighted sum of each token's experts, added to the residual. fast: 8-bit
+    activations."""
     (pairs, columns), (t, k), experts = types[0][0], types[1][0], types[5][0][0] - 1
-    format, biased = attributes["format"], attributes["biased"]
+    format, biased, added = attributes["format"], attributes["biased"], attributes.get("added", False)
     n = types[7][0][0] // experts
     names = part_names(format, n, columns)
     kernel = _kernel(format, names, types[7:])
     if kernel is None:
         return None
     parts = tuple(f"down.{name}" for name in names)
-    bias = ("bias",) if biased else ()
-    operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias)
+    bias, residual = ("bias",) * biased, ("residual",) * added
+    operands = ("h", "weights", "places", "expert", "order", "offsets", "tiles", *parts, *bias, *residual)
     sizes = {"t": t, "k": k, "experts": experts, "n": n, "columns": columns}
     if few := down_few(attributes, kernel, names, **sizes, fast=fast):
         return Lowering(operands, few, ("y",))
     rows = _rows(kernel, ("h", "offsets", *parts), "down", pairs=pairs, experts=experts, n=n, k=columns)
     tile = _row_tile(t)
-    inputs = ("down", "weights", "places", "expert", *(bias or ("down",)))
+    inputs = ("down", "weights", "places", "expert", *(bias or ("down",)), *(residual or ("down",)))
     combined = (Output("y", (t, n), "f32"),)
-    combine = Launch("strixhlo_moe_combine", inputs, combined, (t, k, experts, n, int(biased), tile), ceil_div(t, tile))
+    scalars = (t, k, experts, n, int(biased), int(added), float_bits(attributes.get("scale", 1.0)), tile)
+    combine = Launch("strixhlo_moe_combine", inputs, combined, scalars, ceil_div(t, tile))
     launches: tuple[Launch, ...] = (rows, combine)
     if fast:
         launches = with_8_bit_activations(launches, kernel, pairs, columns)

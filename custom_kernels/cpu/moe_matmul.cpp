@@ -78,10 +78,13 @@ KERNEL strixhlo_moe_activate(BUFFER(const float, gate), BUFFER(const float, up),
   }
 }
 
-// y[t] = sum over j of weights[t, j] * (down[places[t, j]] + bias of its expert); tokens wg * row_tile and on.
+// y[t] = sum over j of weights[t, j] * (down[places[t, j]] + bias of its expert), where `added` times scale and on top of
+// the residual; tokens wg * row_tile and on.
 KERNEL strixhlo_moe_combine(BUFFER(const float, down), BUFFER(const float, weights), BUFFER(const int32_t, places),
-                            BUFFER(const int32_t, expert), BUFFER(const float, bias), BUFFER(float, y), int64_t tokens,
-                            int64_t k, int64_t experts, int64_t N, int64_t biased, int64_t row_tile, int64_t wg) {
+                            BUFFER(const int32_t, expert), BUFFER(const float, bias), BUFFER(const float, residual),
+                            BUFFER(float, y), int64_t tokens, int64_t k, int64_t experts, int64_t N, int64_t biased,
+                            int64_t added, int64_t scale_bits, int64_t row_tile, int64_t wg) {
+  const F scale = splat(BITS_TO_FLOAT(scale_bits));
   for (int64_t t = wg * row_tile; t < min((wg + 1) * row_tile, tokens); t++) {
     for (int64_t i = 0; i < N; i += W) {
       const int64_t here = min(N - i, W);
@@ -93,6 +96,7 @@ KERNEL strixhlo_moe_combine(BUFFER(const float, down), BUFFER(const float, weigh
         if (biased) value += load_part(AT(bias) + e * N + i, here);
         total = fma(value, splat(AT(weights)[t * k + j]), total);
       }
+      if (added) total = load_part(AT(residual) + t * N + i, here) + total * scale;
       store_part(AT(y) + t * N + i, total, here);
     }
   }

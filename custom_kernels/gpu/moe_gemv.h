@@ -1,8 +1,8 @@
 // Matmuls of a mixture of experts where each expert has few rows: the loop of gemv.h over the rows of the experts that
-// were chosen, read where they are. See custom_kernels/ops/moe_matmul.py for the operands.
+// were chosen, read where they are. Of few tokens moe_pairs.h goes on from here. See custom_kernels/ops/moe_matmul.py for the operands.
 //
-// `tiles` lists up to 16 sorted rows of one expert, which share what is read of its weight. With one token sorted row s is
-// a row of its own. A row is summed in an order that depends on its weight alone.
+// `tiles` lists up to 16 sorted rows of one expert, which share what is read of its weight. A row is summed in an order that
+// depends on its weight alone.
 #pragma once
 
 #include "gemv.h"
@@ -154,44 +154,6 @@ DEVICE void each_few_rows(const ExpertRouting& routing, const ExpertShape& s, u3
     rows(Count<2>(), at.expert, first, left);
   } else if (left == 1) {
     rows(Count<1>(), at.expert, first, left);
-  }
-}
-
-// One token: sorted row s is the s-th of its experts, and x is one row, which gets a norm first where it is NORMED: it is
-// asked for once, and becomes in local memory, which holds all of it, what norm_rows makes of it.
-template <bool NORMED, class W, class X>
-DEVICE void moe_gate_up_one(const GLOBAL X* x, const GLOBAL i32* expert, W gate, W up, const GatedBy gated,
-                            GLOBAL X* h, const RmsNorm norm, const ExpertShape s) {
-  const u32 sorted = workgroup_id() / s.workgroups, e = (u32)expert[sorted], runs = s.columns / W::RUN;
-  if (e >= s.experts) return;  // padding
-  gate.runs = up.runs = runs;
-  bool there = false;
-  if constexpr (NORMED) {
-    f32 squares[1] = {}, factor[1];
-    if (thread_id() < NORM_THREADS) {
-      for (u32 i = thread_id(); i < s.columns / 4; i += NORM_THREADS) {
-        const f32x4 v = load4(x, i);
-        UNROLL for (u32 c = 0; c < 4; c++) squares[0] = multiply_add(v[c], v[c], squares[0]);
-        Stage::x[staged(i)] = v;
-      }
-    }
-    inverse_rms_of<1, GEMV_THREADS>(squares, s.columns, norm.epsilon, factor);
-    for (u32 i = thread_id(); i < s.columns / 4; i += GEMV_THREADS) {
-      const f32x4 v = normalized(Stage::x[staged(i)], ((const GLOBAL f32x4*)norm.weight)[i], factor[0], norm.offset);
-      UNROLL for (u32 c = 0; c < 4; c++) Stage::x[staged(i)][c] = widen(Element<X>::of(v[c]));
-    }
-    barrier();
-    there = true;
-  }
-  const auto x_at = [&](u32, u32 at) __attribute__((always_inline)) { return load4(x, at); };
-  const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), lane = lane_id();
-  for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
-    const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
-    const u32 of_weight = e * s.n + smaller(row, s.n - 1);
-    f32 sum[1][2] = {};
-    sum_runs<1, 2, W>(runs, s.lanes, true, row < s.n, there, GateAndUp<W>{gate, up, of_weight}, x_at, sum);
-    const f32 g = sum_over(sum[0][0], s.lanes), u = sum_over(sum[0][1], s.lanes);
-    if (lane % s.lanes == 0 && row < s.n) store(h, (u64)sorted * s.n + row, gated(g, u, of_weight));
   }
 }
 

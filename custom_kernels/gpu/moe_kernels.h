@@ -7,6 +7,7 @@
 #include "moe_gemm.h"
 #include "moe_gemv.h"
 #include "moe_one.h"
+#include "moe_pairs.h"
 #include "moe_rows.h"
 #include "moe_route.h"
 
@@ -38,16 +39,16 @@
                         INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,              \
                         {experts, n, columns, lanes, workgroups}, matrix_rows);                    \
   }
-// Of one token; NORMED: PARTS ends with the norm's weight.
-#define MOE_GATE_UP_ONE(symbol, X, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)           \
-  KERNEL(GEMV_THREADS)                                                                                           \
-  REGISTERS(128)                                                                                                 \
-  void symbol(IN(X, x), IN(i32, expert), INSIDE GATE, INSIDE UP, OUT(X, h), u32 experts, u32 n,                  \
-              u32 columns, u32 lanes, u32 workgroups, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {        \
-    moe_gate_up_one<NORMED>(x, expert, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),               \
-                            GATED_BY(GATE_BIAS, UP_BIAS), h,                                                     \
-                            {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, \
-                            {experts, n, columns, lanes, workgroups});                                           \
+// Of up to MOST tokens; NORMED: UP ends with the norm's weight.
+#define MOE_GATE_UP_PAIRS(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)       \
+  KERNEL(GEMV_THREADS)                                                                                             \
+  REGISTERS(MOST == 1 ? 128 : 192)                                                                                                   \
+  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), INSIDE GATE, INSIDE UP, OUT(X, h), u32 tokens,              \
+              EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {                                   \
+    moe_gate_up_pairs<MOST, NORMED>(                                                                               \
+        x, expert, order, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, \
+        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                       \
+        {experts, n, columns, lanes, workgroups}, tokens, k);                                                      \
   }
 // Of one token from the choice of its experts to their sum; PARTS of down end with its bias and the norm's weight.
 #define MOE_ONE(symbol, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, GATE_BIAS, UP_BIAS, BIAS, NORM) \
@@ -86,13 +87,16 @@
     moe_rows_gemv<M>(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, \
                      {experts, n, columns, lanes, workgroups}, matrix_rows);                  \
   }
-#define MOE_DOWN_GEMV(symbol, X, Weight, DOWN, DOWN_IS)                                                           \
-  KERNEL(GEMV_THREADS)                                                                                            \
-  REGISTERS(128)                                                                                                  \
-  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias), OUT(X, y), \
-              EXPERT_SCALARS, u32 biased) {                                                          \
-    moe_down_gemv(h, weights, {expert, order, nullptr, nullptr, k}, INSIDE Weight(INSIDE DOWN_IS), bias, y,       \
-                  {experts, n, columns, lanes, workgroups}, biased);                                     \
+#define RESIDUAL_SCALARS u32 added, u32 scale_bits
+#define RESIDUAL {added ? residual : nullptr, __builtin_bit_cast(f32, scale_bits)}
+#define MOE_DOWN_PAIRS(symbol, X, MOST, Weight, DOWN, DOWN_IS)                                                        \
+  KERNEL(GEMV_THREADS)                                                                                             \
+  REGISTERS(MOST == 1 ? 128 : 192)                                                                                                   \
+  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),               \
+              IN(X, residual), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 biased, RESIDUAL_SCALARS) {               \
+    moe_down_pairs<MOST, INSIDE Weight, X>(h, weights, expert, order, INSIDE Weight(INSIDE DOWN_IS),               \
+                                           biased ? bias : nullptr, RESIDUAL, y,                                   \
+                                           {experts, n, columns, lanes, workgroups}, tokens, k);                   \
   }
 // These update what the GEMV has written of the other rows.
 #define MOE_GATE_UP_GEMM(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                     \
@@ -119,9 +123,9 @@
               GATED_SCALARS) {                                                                                 \
     moe_activate(gate, up, expert, GATED_BY(GATE_BIAS, UP_BIAS), h, experts, pairs, n);                        \
   }
-#define MOE_COMBINE(symbol, X)                                                                \
-  KERNEL(COMBINE_THREADS)                                                                     \
-  void symbol(IN(X, down), IN(f32, weights), IN(i32, places), IN(i32, expert), IN(f32, bias), \
-                            OUT(X, y), u32 tokens, u32 k, u32 experts, u32 n, u32 biased) {   \
-    moe_combine(down, weights, places, expert, bias, y, tokens, k, experts, n, biased);       \
+#define MOE_COMBINE(symbol, X)                                                                                       \
+  KERNEL(COMBINE_THREADS)                                                                                          \
+  void symbol(IN(X, down), IN(f32, weights), IN(i32, places), IN(i32, expert), IN(f32, bias), IN(X, residual),       \
+              OUT(X, y), u32 tokens, u32 k, u32 experts, u32 n, u32 biased, RESIDUAL_SCALARS) {                     \
+    moe_combine<X>(down, weights, places, expert, bias, RESIDUAL, y, tokens, k, experts, n, biased);               \
   }

@@ -10,6 +10,7 @@ from ..ops.formats import FORMATS
 from ..ops.formats_affine import AffineFormat
 from .elements import OF
 
+PAIRED_TOKENS = (1, 8)  # most tokens of a kernel of moe_pairs.h
 EXPERT_ROWS = 8  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
 MOST_BINDINGS = 16  # buffers of a dispatch in IREE's HIP driver
@@ -67,15 +68,18 @@ def expert_kernels(
         if matrix:
             lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({OF}, {kind}, {pair})"
     for biased, normed in product((False, True), (False, True)):
-        if gate_up_of_one_bindings(len(members), biased, normed) > MOST_BINDINGS:
+        if gate_up_of_pairs_bindings(len(members), biased, normed) > MOST_BINDINGS:
             continue
         biases = ("gate_bias", "up_bias") if biased else ()
         norm: tuple[str, ...] = ("norm",) if normed else ()
         pair = ", ".join([weight("gate"), weight("up", *biases, *norm), *(biases or ("nullptr", "nullptr"))])
-        line = f"MOE_GATE_UP_ONE({OF}, {str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'})"
-        lines[f"strixhlo_moe_{gate_up(biased, normed)}_gemv_{name}_m1"] = line
+        how = f"{str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'}"
+        for tokens in PAIRED_TOKENS:
+            line = f"MOE_GATE_UP_PAIRS({OF}, {tokens}, {how})"
+            lines[f"strixhlo_moe_{gate_up(biased, normed)}_pairs_{name}_m{tokens}"] = line
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({OF}, {most}, {kind}, {down})"
-    lines[f"strixhlo_moe_down_gemv_{name}"] = f"MOE_DOWN_GEMV({OF}, {kind}, {down})"
+    for tokens in PAIRED_TOKENS:
+        lines[f"strixhlo_moe_down_pairs_{name}_m{tokens}"] = f"MOE_DOWN_PAIRS({OF}, {tokens}, {kind}, {down})"
     if matrix:
         lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({OF}, {kind}, {down})"
     return lines
@@ -120,9 +124,9 @@ def gate_up_bindings(parts: int, biased: bool) -> int:
     return 1 + 4 + 2 * parts + 2 * biased + 1
 
 
-def gate_up_of_one_bindings(parts: int, biased: bool, normed: bool) -> int:
-    """The same of one token: of the routing it needs the experts alone; the norm's weight."""
-    return 1 + 1 + 2 * parts + 2 * biased + normed + 1
+def gate_up_of_pairs_bindings(parts: int, biased: bool, normed: bool) -> int:
+    """The same of few tokens: of the routing they need the experts and the order; the norm's weight."""
+    return 1 + 2 + 2 * parts + 2 * biased + normed + 1
 
 
 def one_bindings(parts: int, biased: bool, normed: bool) -> int:

@@ -19,17 +19,17 @@ from .launches import WAVE, Chip, run_of
 from .moe_kernels import (
     EXPERT_ROWS,
     MOST_BINDINGS,
+    PAIRED_TOKENS,
     ROUTE_EXPERTS,
     gate_up,
     gate_up_bindings,
-    gate_up_of_one_bindings,
+    gate_up_of_pairs_bindings,
 )
 
 SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
-MOST_NORMED = 4096  # STAGED of gemv.h, of all chips
 FEW_TOKENS = 16  # at most, for moe_rows.h: each is summed as alone
 FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
 MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
@@ -79,6 +79,12 @@ class Experts:
         """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
         return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32" and tokens <= FEW_TOKENS
 
+    def paired(self, chip: Chip, tokens: int) -> int:
+        """Tokens of the kernels of moe_pairs.h that take them; 0 where others are better."""
+        if self.few(chip, tokens):
+            return 0
+        return next((most for most in PAIRED_TOKENS if tokens <= most), 0)
+
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
         return tokens >= MATRIX_ROWS and self.kernel not in WIDE
@@ -117,7 +123,7 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """The norm, both matmuls and the activation over sorted rows.
 
-    One token: one launch. More: the norm's, a GEMV, and the matrix units for experts with many rows. Where the weights
+    Few tokens: one launch. More: the norm's, a GEMV, and the matrix units for experts with many rows. Where the weights
     differ in format, or have too many parts for one dispatch, they are multiplied one after the other.
     """
     ((t, columns), x), (pairs,), experts = types[0], types[1][0], types[3][0][0] - 1
@@ -132,14 +138,9 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
     rms = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
     parts = (*operands[0], *operands[1], *biases)
-    if (
-        t == 1
-        and gate == up
-        and not gate.few(chip, t)
-        and gate_up_of_one_bindings(len(names), biased, normed) <= MOST_BINDINGS
-    ):
-        held = norm if columns <= MOST_NORMED else ()  # of x in local memory
-        launches = [_of_one(chip, gate, (*parts, *held), gate_up(biased, bool(held)), (*how, *rms))]
+    if gate == up and gate.paired(chip, t) and gate_up_of_pairs_bindings(len(names), biased, False) <= MOST_BINDINGS:
+        held = norm if gate_up_of_pairs_bindings(len(names), biased, normed) <= MOST_BINDINGS else ()
+        launches = [_gate_up_of_pairs(chip, gate, (*parts, *held), gate_up(biased, bool(held)), (*how, *rms), t)]
     elif gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
         launches = _together(chip, gate, parts, biased, how, t, pairs)
     else:
@@ -152,12 +153,18 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     return Lowering(("x", *ROUTING, *parts, *norm), tuple(launches), (result,))
 
 
-def _of_one(chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...]) -> Launch:
-    lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
-    scalars = (weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
-    h, symbol = Output("h", (weight.k, weight.n), weight.x), f"strixhlo_moe_{name}_gemv_{weight.kernel}_m1"
-    inputs, threads = ("x", "expert", *parts), chip.gemv_waves * WAVE
-    return Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, weight.k * workgroups, threads)
+def _gate_up_of_pairs(
+    chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...], tokens: int
+) -> Launch:
+    """Of few tokens. A workgroup asks for x, and lists the pairs, once, so that each has a share of all blocks."""
+    lanes, blocks = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
+    items, pairs = min(weight.experts, tokens * weight.k) * blocks, tokens * weight.k
+    workgroups = ceil_div(items, ceil_div(items, 2 * chip.gemv_most))
+    scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
+    h = Output("h", (pairs, weight.n), weight.x)
+    symbol = f"strixhlo_moe_{name}_pairs_{weight.kernel}_m{weight.paired(chip, tokens)}"
+    inputs, threads = ("x", "expert", "order", *parts), chip.gemv_waves * WAVE
+    return Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, workgroups, threads)
 
 
 def _together(
@@ -211,38 +218,36 @@ def _apart(
 
 
 def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """One token: the matmul over its experts and the sum in one launch. More: the matmuls over sorted rows, the sum."""
+    """Few tokens: the matmul over their experts, the sum and the residual in one launch. More: the matmuls over sorted
+    rows, then the sum."""
     ((pairs, columns), x), (t, k), experts = types[0], types[1][0], types[5][0][0] - 1
-    format, biased = attributes["format"], attributes["biased"]
+    format, biased, added = attributes["format"], attributes["biased"], attributes.get("added", False)
     weight = experts_of(format, experts, columns, k, types[7:], x)
     if weight is None:
         return None
     down = tuple(f"down.{name}" for name in part_names(format, weight.n, columns))
-    bias = ("bias",) if biased else ()
-    operands = ("h", "weights", "places", *ROUTING, *down, *bias)
-    if t == 1 and not weight.few(chip, t):
-        return Lowering(operands, (_down_of_one(chip, weight, down, bias),), ("y",))
+    bias, residual = ("bias",) * biased, ("residual",) * added
+    operands = ("h", "weights", "places", *ROUTING, *down, *bias, *residual)
+    after = (int(biased), int(added), float_bits(attributes.get("scale", 1.0)))
+    further = (*(bias or ("weights",)), *(residual or ("h",)))
+    y = (Output("y", (t, weight.n), x),)
+    if most := weight.paired(chip, t):
+        lanes, workgroups = _down_geometry(weight, chip)
+        scalars = (t, k, experts, weight.n, columns, lanes, workgroups, *after)
+        inputs = ("h", "weights", "expert", "order", *down, *further)
+        symbol = with_elements(f"strixhlo_moe_down_pairs_{weight.kernel}_m{most}", x)
+        one = Launch(symbol, inputs, y, scalars, workgroups, chip.gemv_waves * WAVE)
+        return Lowering(operands, (one,), ("y",))
     rows = _rows(chip, weight, "h", down, "down", t, pairs)
-    inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *(bias or ("h",)))
-    y, scalars = Output("y", (t, weight.n), x), (t, k, experts, weight.n, int(biased))
-    combine = Launch(
-        with_elements("strixhlo_moe_combine", x), inputs, (y,), scalars, ceil_div(t * weight.n, THREADS), THREADS
-    )
+    inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *further)
+    scalars, grid = (t, k, experts, weight.n, *after), ceil_div(t * weight.n, THREADS)
+    combine = Launch(with_elements("strixhlo_moe_combine", x), inputs, y, scalars, grid, THREADS)
     return Lowering(operands, (*rows, combine), ("y",))
 
 
 def _down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
-    """`expert_geometry` of down, where one token goes through its experts in turn; all are summed alike."""
+    """`expert_geometry` of down, where a token goes through its experts in turn; all are summed alike."""
     return expert_geometry(ceil_div(weight.n, 2), 1, min(WAVE, weight.runs), chip)
-
-
-def _down_of_one(chip: Chip, weight: Experts, down: tuple[str, ...], bias: tuple[str, ...]) -> Launch:
-    """The matmuls of one token's experts and their weighted sum."""
-    lanes, workgroups = _down_geometry(weight, chip)
-    scalars = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, len(bias))
-    inputs = ("h", "weights", "expert", "order", *down, *(bias or ("h",)))
-    y, symbol = Output("y", (1, weight.n), weight.x), with_elements(f"strixhlo_moe_down_gemv_{weight.kernel}", weight.x)
-    return Launch(symbol, inputs, (y,), scalars, workgroups, chip.gemv_waves * WAVE)
 
 
 def _rows(

@@ -38,6 +38,8 @@ def activation_operands(op: str, attributes: Mapping[str, Any], operands: int) -
         after = {"": 0, "sum": 2, "scaled": 3}[attributes.get("summed", "")]
         residual = (operands - after - 1,) if attributes["added"] else ()
         return (0, *residual, *((operands - after,) if after else ()))
+    if op == "moe_down" and attributes.get("added", False):
+        return 0, operands - 1
     return (0,)
 
 

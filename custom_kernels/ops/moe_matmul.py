@@ -10,11 +10,12 @@ of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h
 activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything. Where `normed` the last
 operand is the weight of an RMSNorm float32 [K], which x gets first.
 moe_down: h [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
-down; where `biased`, its bias float32 [E, N]. Result y [T, N]: the weighted sum over each token's experts.
+down; where `biased`, its bias float32 [E, N]; where `added`, the residual [T, N], of the type of h. Result y [T, N]:
+the weighted sum over each token's experts, times the attribute scale and on top of the residual where there is one.
 
-Attributes: format, k, biased, and of moe_gate_up activation: "silu" (silu(gate) * up), "gelu" (of the tanh kind) or
-"clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) * (u + 1)) with its limit; normed,
-and the norm's epsilon and offset (added to its weight).
+Attributes: format, k, biased, of moe_down added and scale, and of moe_gate_up activation: "silu" (silu(gate) * up),
+"gelu" (of the tanh kind) or "clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) *
+(u + 1)) with its limit; normed, and the norm's epsilon and offset (added to its weight).
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def reference_down(
     format: str,
     k: int,  # noqa: ARG001
     biased: bool,
+    added: bool = False,
+    scale: float = 1.0,
 ) -> jax.Array:
     """The semantics in plain jnp."""
     experts = offsets.shape[0] - 1
@@ -130,7 +133,8 @@ def reference_down(
         down = down + jnp.take(parts[count], expert, axis=0, mode="clip")
     down = jnp.where((expert < experts)[:, None], down, 0.0)  # rows of no expert hold anything, and 0 * NaN is NaN
     of_token = jnp.take(down, places, axis=0, mode="clip")  # [T, k, N]
-    return (of_token * weights[..., None]).sum(axis=1).astype(h.dtype)
+    y = (of_token * weights[..., None]).sum(axis=1)
+    return (float32(parts[-1]) + scale * y if added else y).astype(h.dtype)
 
 
 _gate_up = jax.lax.composite(reference_gate_up, name=GATE_UP)
@@ -184,9 +188,14 @@ def moe_down(
     biases: Sequence[jax.Array] = (),
     *,
     format: str,
+    residual: jax.Array | None = None,
+    scale: float = 1.0,
 ) -> jax.Array:
-    """h [P, K] of `moe_gate_up`, parts of down [E * N, K], biases () or one float32 [E, N] -> y [T, N]."""
-    alike(h)
+    """h [P, K] of `moe_gate_up`, parts of down [E * N, K], biases () or one float32 [E, N] -> y [T, N].
+
+    residual: [T, N], of the type of h, what `scale` times the experts' sum is added to.
+    """
+    alike(h, *(() if residual is None else (residual,)))
     names = part_names(format, next(iter(down.values())).shape[0], h.shape[1])
     return _down(
         h,
@@ -198,7 +207,10 @@ def moe_down(
         routing.tiles,
         *(down[name] for name in names),
         *biases,
+        *(() if residual is None else (residual,)),
         format=format,
         k=routing.ids.shape[1],
         biased=bool(biases),
+        added=residual is not None,
+        scale=scale,
     )

@@ -82,21 +82,21 @@ class Experts:
     ) -> jax.Array:
         """x [T, hidden] -> [T, hidden], added to the residual where there is one; positions int32 [T]:
         -1 for rows that go to no expert."""
-        mixed = self._mixed(w, prefix, x, positions)
-        if residual is None:
-            return mixed
-        return (float32(residual.x) + float32(mixed) * residual.scale).astype(mixed.dtype)
-
-    def _mixed(self, w: Weights, prefix: str, x: Input, positions: jax.Array | None) -> jax.Array:
         assert positions is not None
         p = f"{prefix}{self.module}."
-        mixed = self.mix(w, p, x, self.route(w, p, x, positions))
+        return self.mix(w, p, x, self.route(w, p, x, positions), self._with_shared(w, prefix, x, residual))
+
+    def _with_shared(self, w: Weights, prefix: str, x: Input, residual: Residual | None) -> Residual | None:
+        """What the experts' sum is added to: the residual and what the shared one gives."""
         if not self.shared:
-            return mixed
-        shared = float32(self.shared(w, prefix, x))
-        if self.shared_gate:
-            shared = jax.nn.sigmoid(float32(linear(x, w[f"{p}{self.shared_gate}.weight"]))) * shared
-        return (float32(mixed) + shared).astype(mixed.dtype)
+            return residual
+        scale = residual.scale if residual else 1.0
+        if not self.shared_gate:
+            return Residual(self.shared(w, prefix, x, residual=residual), scale)
+        gate = linear(x, w[f"{prefix}{self.module}.{self.shared_gate}.weight"])
+        shared = scale * jax.nn.sigmoid(float32(gate)) * float32(self.shared(w, prefix, x))
+        total = float32(residual.x) + shared if residual else shared
+        return Residual(total.astype(gate.dtype), scale)
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x [T, hidden] goes to; p: "model.layers.0.mlp."."""
@@ -113,8 +113,8 @@ class Experts:
             group_top=self.group_top,
         )
 
-    def mix(self, w: Weights, p: str, x: Input, routing: Routing) -> jax.Array:
-        """x [T, hidden] through its experts, and their weighted sum."""
+    def mix(self, w: Weights, p: str, x: Input, routing: Routing, residual: Residual | None = None) -> jax.Array:
+        """x [T, hidden] through its experts, and their weighted sum, added to the residual where there is one."""
         gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
         if gate.format != up.format:
             raise StrixhloError(f"{p}experts: gate_proj is {gate.format} and up_proj {up.format}; they must be alike")
@@ -127,4 +127,5 @@ class Experts:
             how |= {"norm": x.norm.weight, "epsilon": x.norm.epsilon, "offset": x.norm.offset}
             x = x.x
         h = moe_gate_up(x, routing, *parts, **how)
-        return moe_down(h, routing, down.parts, biases[2:], format=down.format)
+        added: dict[str, Any] = {"residual": residual.x, "scale": residual.scale} if residual else {}
+        return moe_down(h, routing, down.parts, biases[2:], format=down.format, **added)

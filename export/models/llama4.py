@@ -59,13 +59,21 @@ class Llama4Attention(Attention):
 class Llama4Experts(Experts):
     """One expert a token; what it is given is multiplied by the sigmoid of its score, what it gives is not."""
 
-    def _mixed(self, w: Weights, prefix: str, x: Input, positions: jax.Array | None) -> jax.Array:
-        assert positions is not None and self.shared and self.k == 1
+    def __call__(
+        self,
+        w: Weights,
+        prefix: str,
+        x: Input,
+        positions: jax.Array | None = None,
+        residual: Residual | None = None,
+    ) -> jax.Array:
+        """x [T, hidden] -> [T, hidden]; see `Experts`."""
+        assert positions is not None and self.k == 1
         p, x = f"{prefix}{self.module}.", plain(x)
         best = linear(x, w[f"{p}{self.router}.weight"]).max(axis=-1, keepdims=True)
         routing = self.route(w, p, x, positions)  # softmax over one: a weight of 1
         weighted = (float32(x) * jax.nn.sigmoid(float32(best))).astype(x.dtype)
-        return self.mix(w, p, weighted, routing) + self.shared(w, prefix, x)
+        return self.mix(w, p, weighted, routing, self._with_shared(w, prefix, x, residual))
 
 
 def model(config: Config) -> Decoder:

@@ -106,7 +106,7 @@ def _family(symbol: str) -> str:
     if flash_line(symbol):
         return symbol
     if found := re.fullmatch(
-        r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_gem[vm]_(\w+?)(_m\d+)?", symbol
+        r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_(?:gem[vm]|pairs)_(\w+?)(_m\d+)?", symbol
     ):
         return f"experts of {found.group(1)}"
     if found := re.fullmatch(r"strixhlo_stripes_(\w+)_m\d+", symbol):

@@ -139,7 +139,7 @@ def test_a_token_reads_its_experts_only(bundle: Bundle, simulated: Run) -> None:
     step = step_traffic(bundle).step_bytes(1, len(PROMPT) + STEPS - 1, 1)
     floor = step + account.total("store_distinct")
     assert 0.95 * step < account.total("load_distinct") < 1.10 * floor
-    experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "gemv" in launch.kernel]
+    experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "pairs" in launch.kernel]
     asked, read = (sum(getattr(x, f"load_{what}") for x in experts) for what in ("requested", "distinct"))
     assert asked < 1.25 * read
     assert account.total("load_requested") < 1.25 * floor

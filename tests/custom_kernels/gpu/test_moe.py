@@ -18,6 +18,7 @@ from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 from strixhlo.custom_kernels.ops.norm import rms_norm
 
+SCALE = 0.75  # of what is added to a residual
 NO_NORM = {"normed": False, "epsilon": 0.0, "offset": 0.0}
 ROUTED = (("random", 1), ("random", 21), ("steps", 21), ("equal", 21), ("one", 21))  # logits of moe_cases, tokens
 DTYPES = {"float32": "f32", "float16": "f16", "int16": "bf16", "int32": "i32", "int8": "i8"}
@@ -87,7 +88,8 @@ def lowerings(v: dict[str, np.ndarray], format: str, attributes: dict) -> tuple[
     up_names = ("x", *routed, *gate, *up, *(("gate_bias", "up_bias") if biased else ()))
     up_names += ("norm",) * attributes["normed"]
     down_names = ("h", "weights", "places", *routed, *down, *(("bias",) if biased else ()))
-    own = {name: attributes[name] for name in ("format", "k", "biased")}
+    down_names += ("residual",) * ("residual" in v)
+    own = {name: attributes[name] for name in ("format", "k", "biased")} | {"added": "residual" in v, "scale": SCALE}
     return lowered(moe_gate_up, attributes, up_names), lowered(moe_down, own, down_names)
 
 
@@ -109,12 +111,13 @@ def test_every_format(run_launches, name):
     format = name.removesuffix("_bf16_bf16")
     shape = (192, 64) if format.startswith("affine") else (96, 72 if format == "f16" else 64)
     launched = set()
-    for tokens, kind in ((1, "random"), (4, "steps"), (43, "random"), (80, "one")):
+    for tokens, kind in ((1, "random"), (4, "steps"), (8, "one"), (43, "random"), (80, "one")):
         biased = tokens == 4
         v = problem(format, tokens, biased, kind, shape, narrow=format != name)
         y, launches = run_moe(run_launches, v, format, biased=biased)
         assert_near(y, expected(v, "silu", 0.0))
         assert (y[3::7] == 0).all()
+        assert len(launches) == 2 or tokens > 8 or launches[0].symbol == "strixhlo_moe_gather"
         launched |= {launch.symbol for launch in launches}
         assert all(len(launch.inputs) + sum(not o.updates for o in launch.outputs) <= 16 for launch in launches)
     known = {s for s in TESTED if "_moe_" in s and f"_{name}" in s and "biased" not in s and "normed" not in s}
@@ -137,6 +140,16 @@ def test_norm(run_launches, tokens, biased):
     v["norm"] = v["x"][0]
     y, _ = run_moe(run_launches, v, "mxfp4", biased=biased, normed=True, epsilon=1e-3, offset=1.0)
     assert_near(y, expected(plain, "silu", 0.0))
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 20])
+def test_residual(run_launches, tokens):
+    """`scale` times the sum is added to it, in the launch that sums; also where a token goes to no expert."""
+    v = problem("mxfp4", tokens, True, "steps", (64, 32))
+    residual = np.random.default_rng(3).standard_normal(v["x"].shape, np.float32)
+    y, launches = run_moe(run_launches, v | {"residual": residual}, "mxfp4", biased=True)
+    assert_near(y, residual + SCALE * expected(v, "silu", 0.0))
+    assert len(launches) == (2 if tokens <= 8 else len(run_moe(run_launches, v, "mxfp4", biased=True)[1]))
 
 
 @pytest.mark.parametrize("tokens", [4, 30])
