@@ -1,12 +1,14 @@
-"""A mixture of experts of one token becomes one call where the target has a kernel for all of it.
+"""A mixture of experts of few tokens becomes fewer calls where the target has kernels for them.
 
-`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. What
-their sum is added to stays an operation of its own.
+`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls; what
+their sum is added to stays an operation of its own. Or the first two become `moe_chosen_gate_up`, whose choice the last
+takes as `moe_chosen_down`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from iree.compiler import ir
@@ -17,52 +19,112 @@ from ..custom_kernels.ops.moe_route import NAME as ROUTE
 from .fuse_sums import CALL, target_of
 from .lower import call_attributes, operations, types_of
 
-NAME = "strixhlo.moe_one"
+NAME, CHOSEN_GATE_UP, CHOSEN_DOWN = "strixhlo.moe_one", "strixhlo.moe_chosen_gate_up", "strixhlo.moe_chosen_down"
+OF_DOWN = 7  # operands before its weight
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The three calls of a mixture of experts, of which nobody else takes a result."""
+
+    route: ir.Operation
+    gate_up: ir.Operation
+    down: ir.Operation
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of all three; `corrected` where the router's scores are."""
+        of_route, of_gate_up = call_attributes(self.route), call_attributes(self.gate_up)
+        return of_route | of_gate_up | {"corrected": of_route["biased"]}
+
+    @property
+    def added(self) -> bool:
+        """Whether the last operand of `down` is a residual."""
+        return bool(call_attributes(self.down).get("added", False))
+
+    def made_attributes(self) -> dict[str, ir.Attribute]:
+        """`attributes` as the compiler has them."""
+        calls = (self.route, self.gate_up)
+        made = {i.name: i.attr for call in calls for i in ir.DictAttr(call.attributes["backend_config"])}
+        return made | {"corrected": ir.BoolAttr.get(self.attributes["corrected"])}
 
 
 def fuse_experts(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
     """Fuse what can be; returns how many calls that saved."""
-    rule = rules.get(NAME.removeprefix("strixhlo."))
-    if rule is None:
+    if not {NAME, CHOSEN_GATE_UP} & {f"strixhlo.{name}" for name in rules}:
         return 0
     downs = [call for call in operations(module, CALL) if target_of(call) == DOWN]
-    return sum(2 for down in downs if _fused(down, rule))
+    mixtures = [found for down in downs if (found := _mixture(down))]
+    return sum(_into_one(found, rules) or _with_choice(found, rules) for found in mixtures)
 
 
-def _fused(down: ir.Operation, rule: LoweringRule) -> bool:
+def _mixture(down: ir.Operation) -> Mixture | None:
     gate_up, route = (_maker(down.operands[i], name) for i, name in ((0, GATE_UP), (1, ROUTE)))
     if gate_up is None or route is None or {use.owner for use in gate_up.results[0].uses} != {down}:
-        return False
+        return None
     users = {use.owner for result in route.results for use in result.uses}
-    of_route, of_gate_up, of_down = (call_attributes(call) for call in (route, gate_up, down))
-    if users != {gate_up, down} or of_gate_up["format"] != of_down["format"]:
-        return False
-    attributes = of_route | of_gate_up | {"corrected": of_route["biased"]}
-    operands = _operands(route, gate_up, down, attributes)
-    if operands is None or rule(attributes, types_of(operands)) is None:
-        return False
-    made = {
-        item.name: item.attr for call in (route, gate_up) for item in ir.DictAttr(call.attributes["backend_config"])
-    }
-    made["corrected"] = ir.BoolAttr.get(attributes["corrected"])
-    with ir.InsertionPoint(down):
+    return Mixture(route, gate_up, down) if users == {gate_up, down} else None
+
+
+def _into_one(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
+    rule, attributes, down = rules.get("moe_one"), mixture.attributes, mixture.down
+    if rule is None or attributes["format"] != call_attributes(down)["format"] or attributes["corrected"]:
+        return 0
+    operands = _operands(mixture)
+    if rule(attributes, types_of(operands)) is None:
+        return 0
+    (y,) = _call(down, NAME, operands, [down.results[0].type], mixture.made_attributes())
+    if mixture.added:
+        with ir.InsertionPoint(down):
+            y = _added(y, down.operands[len(down.operands) - 1], call_attributes(down))
+    _replace(mixture, y)
+    return 2
+
+
+def _with_choice(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
+    rule, of_down = rules.get("moe_chosen_gate_up"), rules.get("moe_chosen_down")
+    route, gate_up, down = mixture.route, mixture.gate_up, mixture.down
+    operands = [*route.operands, gate_up.operands[0], *list(gate_up.operands)[5:]]
+    if rule is None or of_down is None or rule(mixture.attributes, types_of(operands)) is None:
+        return 0
+    h, experts = gate_up.results[0].type, ir.RankedTensorType(route.operands[0].type).shape[1]
+    chosen = ir.RankedTensorType.get([3, ir.RankedTensorType(h).shape[0]], ir.IntegerType.get_signless(32))
+    own = {i.name: i.attr for i in ir.DictAttr(down.attributes["backend_config"])}
+    own["experts"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), experts)
+    types = [*types_of([gate_up.results[0]]), (tuple(chosen.shape), "i32"), *types_of(list(down.operands)[OF_DOWN:])]
+    if of_down(call_attributes(down) | {"experts": experts}, types) is None:
+        return 0
+    made = _call(gate_up, CHOSEN_GATE_UP, operands, [h, chosen], mixture.made_attributes())
+    (y,) = _call(down, CHOSEN_DOWN, [*made, *list(down.operands)[OF_DOWN:]], [down.results[0].type], own)
+    _replace(mixture, y)
+    return 1
+
+
+def _call(
+    before: ir.Operation,
+    name: str,
+    operands: list[ir.Value],
+    results: list[ir.Type],
+    attributes: dict[str, ir.Attribute],
+) -> list[ir.Value]:
+    with ir.InsertionPoint(before):
         call = ir.Operation.create(
             CALL,
-            results=[down.results[0].type],
+            results=results,
             operands=operands,
             attributes={
-                "call_target_name": ir.StringAttr.get(NAME),
-                "api_version": down.attributes["api_version"],
-                "backend_config": ir.DictAttr.get(made),
+                "call_target_name": ir.StringAttr.get(name),
+                "api_version": before.attributes["api_version"],
+                "backend_config": ir.DictAttr.get(attributes),
             },
         )
-        y = call.results[0]
-        if of_down.get("added", False):
-            y = _added(y, down.operands[len(down.operands) - 1], of_down)
-    down.results[0].replace_all_uses_with(y)
-    for old in (down, gate_up, route):
+    return list(call.results)
+
+
+def _replace(mixture: Mixture, y: ir.Value) -> None:
+    mixture.down.results[0].replace_all_uses_with(y)
+    for old in (mixture.down, mixture.gate_up, mixture.route):
         old.erase()
-    return True
 
 
 def _added(y: ir.Value, residual: ir.Value, of_down: Mapping[str, Any]) -> ir.Value:
@@ -80,16 +142,13 @@ def _maker(value: ir.Value, name: str) -> ir.Operation | None:
     return value.owner
 
 
-def _operands(
-    route: ir.Operation, gate_up: ir.Operation, down: ir.Operation, attributes: Mapping[str, Any]
-) -> list[ir.Value] | None:
-    """In the order of moe_one_launch.operands_of; None where the scores are corrected."""
-    if attributes["corrected"]:
-        return None
-    x, *rest = gate_up.operands
+def _operands(mixture: Mixture) -> list[ir.Value]:
+    """In the order of moe_one_launch.operands_of."""
+    x, *rest = mixture.gate_up.operands
+    attributes = mixture.attributes
     count = len(part_names(attributes["format"], 1, ir.RankedTensorType(x.type).shape[1]))
-    weights, own = rest[4:], list(down.operands)[7:]
-    if call_attributes(down).get("added", False):
+    weights, own = rest[4:], list(mixture.down.operands)[OF_DOWN:]
+    if mixture.added:
         own.pop()
     norm = [weights.pop()] if attributes["normed"] else []
-    return [*route.operands, x, *weights[: 2 * count], *weights[2 * count :], *own, *norm]
+    return [*mixture.route.operands, x, *weights[: 2 * count], *weights[2 * count :], *own, *norm]

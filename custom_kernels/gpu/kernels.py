@@ -25,6 +25,7 @@ from .embedding_kernels import embedding_line
 from .fused_kernels import fused_line
 from .gemm_tiles import tile_of
 from .moe_kernels import expert_kernels, nvidia_expert_kernels, routing_kernels
+from .moe_pairs_kernels import pairs_line
 
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
@@ -113,11 +114,12 @@ _PARTS |= dict.fromkeys(DENSE, ("dense",))
 
 def kernel_line(symbol: str) -> str:
     """The line of kernels.h's macros that makes a kernel; KeyError for what is none. Symbols may name the type of
-    activations (elements.py); fused matmuls, and attention on the matrix units, are
-    too many for a table."""
+    activations (elements.py); fused matmuls, experts of few tokens, and attention on the matrix units, are too many for
+    a table."""
     plain, dtype = elements_of(symbol)
     others = embedding_line if plain.startswith(EMBEDDING) else fused_line
-    line = KERNELS.get(plain) or NVIDIA_KERNELS.get(plain) or flash_line(plain) or others(plain, _PARTS)
+    line = KERNELS.get(plain) or NVIDIA_KERNELS.get(plain) or pairs_line(plain, _PARTS)
+    line = line or flash_line(plain) or others(plain, _PARTS)
     if "{x}" not in line and dtype != "f32":
         raise KeyError(symbol)
     return line.replace("{symbol}", symbol).replace("{x}", ELEMENTS[dtype])

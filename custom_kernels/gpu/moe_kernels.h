@@ -40,15 +40,37 @@
                         {experts, n, columns, lanes, workgroups}, matrix_rows);                    \
   }
 // Of up to MOST tokens; NORMED: UP ends with the norm's weight.
-#define MOE_GATE_UP_PAIRS(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)       \
-  KERNEL(GEMV_THREADS)                                                                                             \
-  REGISTERS(MOST == 1 ? 128 : 192)                                                                                                   \
-  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), INSIDE GATE, INSIDE UP, OUT(X, h), u32 tokens,              \
-              EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {                                   \
-    moe_gate_up_pairs<MOST, NORMED>(                                                                               \
-        x, expert, order, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, \
-        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                       \
-        {experts, n, columns, lanes, workgroups}, tokens, k);                                                      \
+#define GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM)                              \
+  moe_gate_up_pairs<MOST, NORMED>(                                                                                \
+      x, list, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,         \
+      {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                        \
+      {experts, n, columns, lanes, workgroups}, tokens)
+#define MOE_GATE_UP_PAIRS(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)      \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
+  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), INSIDE GATE, INSIDE UP, OUT(X, h), u32 tokens,             \
+              EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits) {                                  \
+    const auto list = [&]() __attribute__((always_inline)) {                                                       \
+      return list_pairs(expert, order, tokens * k, k, experts);                                                    \
+    };                                                                                                            \
+    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
+  }
+// The same with the choice of the experts; CORRECTION: what scores are corrected by, among UP's, or nullptr.
+#define MOE_GATE_UP_CHOSEN(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,     \
+                           CORRECTION)                                                                            \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
+              u32 tokens, EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 scoring,           \
+              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top) {                             \
+    const GLOBAL f32* correction_of = CORRECTION;                                                                 \
+    const auto list = [&]() __attribute__((always_inline)) {                                                       \
+      return choose_pairs(logits, positions, correction_of,                                                       \
+                          {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,    \
+                           group_k, group_top, correction_of != nullptr, 0},                                      \
+                          {chosen});                                                                              \
+    };                                                                                                            \
+    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
   }
 // Of one token from the choice of its experts to their sum; PARTS of down end with its bias and the norm's weight.
 #define MOE_ONE(symbol, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, GATE_BIAS, UP_BIAS, BIAS, NORM) \
@@ -89,14 +111,16 @@
   }
 #define RESIDUAL_SCALARS u32 added, u32 scale_bits
 #define RESIDUAL {added ? residual : nullptr, __builtin_bit_cast(f32, scale_bits)}
-#define MOE_DOWN_PAIRS(symbol, X, MOST, Weight, DOWN, DOWN_IS)                                                        \
-  KERNEL(GEMV_THREADS)                                                                                             \
-  REGISTERS(MOST == 1 ? 128 : 192)                                                                                                   \
-  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),               \
-              IN(X, residual), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 biased, RESIDUAL_SCALARS) {               \
-    moe_down_pairs<MOST, INSIDE Weight, X>(h, weights, expert, order, INSIDE Weight(INSIDE DOWN_IS),               \
-                                           biased ? bias : nullptr, RESIDUAL, y,                                   \
-                                           {experts, n, columns, lanes, workgroups}, tokens, k);                   \
+// order_at, weights_at: numbers before the order, the weights, which may stand in one buffer with the experts.
+#define MOE_DOWN_PAIRS(symbol, X, MOST, Weight, DOWN, DOWN_IS)                                                       \
+  KERNEL(GEMV_THREADS)                                                                                            \
+  REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
+  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),              \
+              IN(X, residual), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 order_at, u32 weights_at, u32 biased,     \
+              RESIDUAL_SCALARS) {                                                                                 \
+    moe_down_pairs<MOST, INSIDE Weight, X>(h, weights + weights_at, expert, order + order_at,                      \
+                                           INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL, y,    \
+                                           {experts, n, columns, lanes, workgroups}, tokens, k);                  \
   }
 // These update what the GEMV has written of the other rows.
 #define MOE_GATE_UP_GEMM(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                     \

@@ -10,7 +10,6 @@ from ..ops.formats import FORMATS
 from ..ops.formats_affine import AffineFormat
 from .elements import OF
 
-PAIRED_TOKENS = (1, 8)  # most tokens of a kernel of moe_pairs.h
 EXPERT_ROWS = 8  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
 MOST_BINDINGS = 16  # buffers of a dispatch in IREE's HIP driver
@@ -42,7 +41,7 @@ def weight_type(format: str, dtypes: tuple[str, ...]) -> str:
     return format.upper() if format.startswith("q") else "".join(map(str.capitalize, format.split("_")))
 
 
-def _weight(members: Sequence[str], prefix: str, *more: str) -> str:
+def weight_parameters(members: Sequence[str], prefix: str, *more: str) -> str:
     """Parameters of a weight's parts, and of more float32 arrays; the parts as members of Parts."""
     given = ", ".join([*(f"IN({MEMBERS[m]}, {prefix}_{m})" for m in members), *(f"IN(f32, {m})" for m in more)])
     held = ", ".join(f".{m} = {prefix}_{m}" for m in MEMBERS if m in members)
@@ -56,7 +55,7 @@ def expert_kernels(
     order; matrix: whether the matrix units can hold its codes."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
-    weight = partial(_weight, members)
+    weight = partial(weight_parameters, members)
     lines, most, down = {}, EXPERT_ROWS, weight("down")
     for biased in (False, True):
         if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
@@ -67,19 +66,7 @@ def expert_kernels(
         lines[f"{start}_gemv_{name}_m{most}"] = f"MOE_GATE_UP_GEMV({OF}, {most}, {kind}, {pair})"
         if matrix:
             lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({OF}, {kind}, {pair})"
-    for biased, normed in product((False, True), (False, True)):
-        if gate_up_of_pairs_bindings(len(members), biased, normed) > MOST_BINDINGS:
-            continue
-        biases = ("gate_bias", "up_bias") if biased else ()
-        norm: tuple[str, ...] = ("norm",) if normed else ()
-        pair = ", ".join([weight("gate"), weight("up", *biases, *norm), *(biases or ("nullptr", "nullptr"))])
-        how = f"{str(normed).lower()}, {kind}, {pair}, {norm[0] if normed else 'nullptr'}"
-        for tokens in PAIRED_TOKENS:
-            line = f"MOE_GATE_UP_PAIRS({OF}, {tokens}, {how})"
-            lines[f"strixhlo_moe_{gate_up(biased, normed)}_pairs_{name}_m{tokens}"] = line
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({OF}, {most}, {kind}, {down})"
-    for tokens in PAIRED_TOKENS:
-        lines[f"strixhlo_moe_down_pairs_{name}_m{tokens}"] = f"MOE_DOWN_PAIRS({OF}, {tokens}, {kind}, {down})"
     if matrix:
         lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({OF}, {kind}, {down})"
     return lines
@@ -89,7 +76,7 @@ def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: 
     """The same of those that only NVIDIA GPUs have: of one token in one launch."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
-    weight = partial(_weight, members)
+    weight = partial(weight_parameters, members)
     lines = {}
     for biased, normed in product((False, True), (False, True)):
         if one_bindings(len(members), biased, normed) > MOST_BINDINGS:
@@ -114,19 +101,14 @@ def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: 
     return lines
 
 
-def gate_up(biased: bool, normed: bool = False) -> str:
+def gate_up(biased: bool) -> str:
     """What the kernels of both matmuls are called."""
-    return "gate_up" + "_biased" * biased + "_normed" * normed
+    return "gate_up" + "_biased" * biased
 
 
 def gate_up_bindings(parts: int, biased: bool) -> int:
     """Buffers of such a kernel: x, the routing, two weights, two biases, h."""
     return 1 + 4 + 2 * parts + 2 * biased + 1
-
-
-def gate_up_of_pairs_bindings(parts: int, biased: bool, normed: bool) -> int:
-    """The same of few tokens: of the routing they need the experts and the order; the norm's weight."""
-    return 1 + 2 + 2 * parts + 2 * biased + normed + 1
 
 
 def one_bindings(parts: int, biased: bool, normed: bool) -> int:

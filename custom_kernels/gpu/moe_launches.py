@@ -1,4 +1,4 @@
-"""How the mixture-of-experts ops become launches of the GPU kernels.
+"""How the mixture-of-experts ops become launches of the GPU kernels; of few tokens moe_pairs_launches.py.
 
 The constants are chosen for gfx1151 and the H200 by reasoning, as in launches.py.
 """
@@ -19,11 +19,9 @@ from .launches import WAVE, Chip, run_of
 from .moe_kernels import (
     EXPERT_ROWS,
     MOST_BINDINGS,
-    PAIRED_TOKENS,
     ROUTE_EXPERTS,
     gate_up,
     gate_up_bindings,
-    gate_up_of_pairs_bindings,
 )
 
 SCORINGS = ("softmax", "selected", "sigmoid")
@@ -79,12 +77,6 @@ class Experts:
         """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
         return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32" and tokens <= FEW_TOKENS
 
-    def paired(self, chip: Chip, tokens: int) -> int:
-        """Tokens of the kernels of moe_pairs.h that take them; 0 where others are better."""
-        if self.few(chip, tokens):
-            return 0
-        return next((most for most in PAIRED_TOKENS if tokens <= most), 0)
-
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
         return tokens >= MATRIX_ROWS and self.kernel not in WIDE
@@ -121,10 +113,9 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """The norm, both matmuls and the activation over sorted rows.
-
-    Few tokens: one launch. More: the norm's, a GEMV, and the matrix units for experts with many rows. Where the weights
-    differ in format, or have too many parts for one dispatch, they are multiplied one after the other.
+    """The norm, both matmuls and the activation over sorted rows: a launch for the norm, a GEMV, and the matrix units
+    for experts with many rows. Where the weights differ in format, or have too many parts for one dispatch, they are
+    multiplied one after the other.
     """
     ((t, columns), x), (pairs,), experts = types[0], types[1][0], types[3][0][0] - 1
     format, biased, k, normed = attributes["format"], attributes["biased"], attributes["k"], attributes["normed"]
@@ -138,33 +129,16 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
     rms = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
     parts = (*operands[0], *operands[1], *biases)
-    if gate == up and gate.paired(chip, t) and gate_up_of_pairs_bindings(len(names), biased, False) <= MOST_BINDINGS:
-        held = norm if gate_up_of_pairs_bindings(len(names), biased, normed) <= MOST_BINDINGS else ()
-        launches = [_gate_up_of_pairs(chip, gate, (*parts, *held), gate_up(biased, bool(held)), (*how, *rms), t)]
-    elif gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
+    if gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
         launches = _together(chip, gate, parts, biased, how, t, pairs)
     else:
         launches = _apart(chip, (gate, up), operands, biases, how, t, pairs)
-    if normed and "norm" not in launches[0].inputs:
+    if normed:
         h = (Output("normed", (t, columns), x),)
         first = Launch(with_elements("strixhlo_norm_rows", x), ("x", "norm"), h, (columns, *rms), t, THREADS)
         launches = [first, *with_input(launches, "x", "normed")]
     result = launches[-1].outputs[0].name
     return Lowering(("x", *ROUTING, *parts, *norm), tuple(launches), (result,))
-
-
-def _gate_up_of_pairs(
-    chip: Chip, weight: Experts, parts: tuple[str, ...], name: str, how: tuple[int, ...], tokens: int
-) -> Launch:
-    """Of few tokens. A workgroup asks for x, and lists the pairs, once, so that each has a share of all blocks."""
-    lanes, blocks = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
-    items, pairs = min(weight.experts, tokens * weight.k) * blocks, tokens * weight.k
-    workgroups = ceil_div(items, ceil_div(items, 2 * chip.gemv_most))
-    scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
-    h = Output("h", (pairs, weight.n), weight.x)
-    symbol = f"strixhlo_moe_{name}_pairs_{weight.kernel}_m{weight.paired(chip, tokens)}"
-    inputs, threads = ("x", "expert", "order", *parts), chip.gemv_waves * WAVE
-    return Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, workgroups, threads)
 
 
 def _together(
@@ -218,8 +192,7 @@ def _apart(
 
 
 def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """Few tokens: the matmul over their experts, the sum and the residual in one launch. More: the matmuls over sorted
-    rows, then the sum."""
+    """The matmuls over sorted rows, then the sum and the residual."""
     ((pairs, columns), x), (t, k), experts = types[0], types[1][0], types[5][0][0] - 1
     format, biased, added = attributes["format"], attributes["biased"], attributes.get("added", False)
     weight = experts_of(format, experts, columns, k, types[7:], x)
@@ -231,13 +204,6 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     after = (int(biased), int(added), float_bits(attributes.get("scale", 1.0)))
     further = (*(bias or ("weights",)), *(residual or ("h",)))
     y = (Output("y", (t, weight.n), x),)
-    if most := weight.paired(chip, t):
-        lanes, workgroups = _down_geometry(weight, chip)
-        scalars = (t, k, experts, weight.n, columns, lanes, workgroups, *after)
-        inputs = ("h", "weights", "expert", "order", *down, *further)
-        symbol = with_elements(f"strixhlo_moe_down_pairs_{weight.kernel}_m{most}", x)
-        one = Launch(symbol, inputs, y, scalars, workgroups, chip.gemv_waves * WAVE)
-        return Lowering(operands, (one,), ("y",))
     rows = _rows(chip, weight, "h", down, "down", t, pairs)
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *further)
     scalars, grid = (t, k, experts, weight.n, *after), ceil_div(t * weight.n, THREADS)
@@ -245,7 +211,7 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     return Lowering(operands, (*rows, combine), ("y",))
 
 
-def _down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
+def down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
     """`expert_geometry` of down, where a token goes through its experts in turn; all are summed alike."""
     return expert_geometry(ceil_div(weight.n, 2), 1, min(WAVE, weight.runs), chip)
 
@@ -255,7 +221,7 @@ def _rows(
 ) -> list[Launch]:
     """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
-    lanes, workgroups = _down_geometry(weight, chip)
+    lanes, workgroups = down_geometry(weight, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)

@@ -1,12 +1,13 @@
 // Matmuls of a mixture of experts for few tokens: the loop of gemv.h over (row, expert) pairs, of which those of one expert
-// share what is read of its weight. What `moe_route` has sorted is listed in local memory by each workgroup, which then
-// takes its share of all the work there is. See custom_kernels/ops/moe_matmul.py for the operands.
+// share what is read of its weight. Each workgroup lists in local memory what `moe_route` has sorted, or chooses and sorts
+// for itself; then it takes its share of all the work there is. See custom_kernels/ops/moe_matmul.py for the operands.
 //
 // Every number is summed in an order that depends on its weight alone, and each token's experts are added in the order of
 // their numbers: a token has the same result in company.
 #pragma once
 
 #include "moe_down.h"
+#include "moe_route.h"
 
 inline constexpr u32 PAIRED_TOKENS = 8, MOST_PAIRED = PAIRED_TOKENS * 16, DOWN_ROWS = 2;
 inline constexpr u32 MOST_ROWS_OF_BLOCK = GEMV_WAVES * (WAVE / 4) * DOWN_ROWS;
@@ -18,6 +19,10 @@ struct PairList {
   LOCAL_ARRAY static inline u32 token[MOST_PAIRED];
   LOCAL_ARRAY static inline u32 first[MOST_PAIRED + 1];  // of each tile, and where the last one ends
   LOCAL_ARRAY static inline u32 tiles;
+};
+struct PairChoice {
+  LOCAL_ARRAY static inline u32 expert[MOST_PAIRED];  // of each pair, unsorted
+  LOCAL_ARRAY static inline f32 weight[MOST_PAIRED];
 };
 struct PairNorm {
   LOCAL_ARRAY static inline f32 factor[PAIRED_TOKENS];  // of each token
@@ -36,16 +41,9 @@ struct PairTile {
   }
 };
 
-// Lists `pairs` sorted rows; the number of tiles. All threads meet here.
-DEVICE u32 list_pairs(const GLOBAL i32* expert, const GLOBAL i32* order, u32 pairs, u32 k, u32 experts) {
+// The tiles of what is listed, and their number. All threads meet here.
+DEVICE u32 find_tiles(u32 pairs, u32 experts) {
   const u32 row = thread_id();
-  if (row < pairs) {
-    const u32 pair = (u32)order[row];
-    PairList::expert[row] = (u32)expert[row];
-    PairList::pair[row] = pair;
-    PairList::token[row] = pair / k;
-  }
-  barrier();
   if (row < pairs) {
     u32 tile = 0;  // padding, which comes last, is one more, that nobody takes
     for (u32 other = 1; other <= row; other++) tile += PairList::expert[other] != PairList::expert[other - 1];
@@ -58,6 +56,74 @@ DEVICE u32 list_pairs(const GLOBAL i32* expert, const GLOBAL i32* order, u32 pai
   }
   barrier();
   return broadcast_bits(PairList::tiles, 0);
+}
+
+// Lists `pairs` sorted rows; the number of tiles. All threads meet here.
+DEVICE u32 list_pairs(const GLOBAL i32* expert, const GLOBAL i32* order, u32 pairs, u32 k, u32 experts) {
+  const u32 row = thread_id();
+  if (row < pairs) {
+    const u32 pair = (u32)order[row];
+    PairList::expert[row] = (u32)expert[row];
+    PairList::pair[row] = pair;
+    PairList::token[row] = pair / k;
+  }
+  barrier();
+  return find_tiles(pairs, experts);
+}
+
+// What a launch leaves to the next one, int32 [3, pairs]: experts and pairs of sorted rows, and the bits of each pair's
+// weight.
+struct ChosenPairs {
+  GLOBAL i32* to;
+
+  MEMBER void store(u32 pairs, u32 row, u32 pair, u32 expert) const {
+    to[row] = (i32)expert;
+    to[pairs + row] = (i32)pair;
+    to[2 * pairs + pair] = __builtin_bit_cast(i32, PairChoice::weight[pair]);
+  }
+};
+
+// The same where `moe_route` has not run: the first waves choose for one token each, as it does. The first workgroup stores
+// what has been chosen.
+template <class X>
+DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, const GLOBAL f32* bias,
+                        const RouteChoice& c, const ChosenPairs& chosen) {
+  const u32 wave = wave_id(), lane = lane_id(), pairs = c.tokens * c.k, row = thread_id();
+  if (wave < PAIRED_TOKENS) {
+    const u32 token = smaller(wave, c.tokens - 1);
+    const GLOBAL X* of_token = logits + (u64)token * c.experts;
+    u32 id = 0;
+    f32 weight = 0.0f;
+    if (c.experts <= 128) {
+      choose<4>(of_token, bias, c, id, weight);
+    } else {
+      choose<MOST_EXPERTS / WAVE>(of_token, bias, c, id, weight);
+    }
+    weight = weight_of(weight, c);
+    if (positions[token] < 0) id = c.experts, weight = 0.0f;
+    if (wave < c.tokens && lane < c.k) {
+      PairChoice::expert[token * c.k + lane] = id;
+      PairChoice::weight[token * c.k + lane] = weight;
+    }
+  } else if (c.groups > 1) {  // where the others meet
+    barrier();
+    barrier();
+  }
+  barrier();
+  if (row < pairs) {
+    const u32 expert = PairChoice::expert[row];
+    u32 place = 0;
+    for (u32 other = 0; other < pairs; other++) {
+      const u32 of_other = PairChoice::expert[other];
+      place += of_other < expert || (of_other == expert && other < row);
+    }
+    PairList::expert[place] = expert;
+    PairList::pair[place] = row;
+    PairList::token[place] = row / c.k;
+    if (workgroup_id() == 0) chosen.store(pairs, place, row, expert);
+  }
+  barrier();
+  return find_tiles(pairs, c.experts);
 }
 
 // Calls rows(Count<M>) for the least M of 1, 2, 4 and 8 that holds `count` rows.
@@ -105,13 +171,13 @@ DEVICE bool norm_pairs(const GLOBAL X* x, u32 tokens, u32 columns, const RmsNorm
 }
 
 // h = activation(gate, up) of each sorted row, for up to MOST tokens. A workgroup has neighbouring blocks of weight rows,
-// so that what it has of x in local memory serves several of them.
-template <u32 MOST, bool NORMED, class W, class X>
-DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const GLOBAL i32* expert, const GLOBAL i32* order, W gate, W up,
-                              const GatedBy gated, GLOBAL X* h, const RmsNorm norm, const ExpertShape s, u32 tokens,
-                              u32 k) {
+// so that what it has of x in local memory serves several of them. list(): lists the pairs, and returns how many tiles
+// there are.
+template <u32 MOST, bool NORMED, class W, class X, class List>
+DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up, const GatedBy gated, GLOBAL X* h,
+                              const RmsNorm norm, const ExpertShape s, u32 tokens) {
   gate.runs = up.runs = s.columns / W::RUN;
-  const u32 tiles = list_pairs(expert, order, tokens * k, k, s.experts);
+  const u32 tiles = list();
   bool there = false;
   if constexpr (NORMED) there = norm_pairs<MOST>(x, tokens, s.columns, norm);
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), blocks = ceil_div(s.n, rows_of_block), lane = lane_id();

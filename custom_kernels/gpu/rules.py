@@ -16,8 +16,9 @@ from .embedding_launches import embedding
 from .fused_launches import add_normed_launch, fused_matmul
 from .kernels import DENSE, POOLS
 from .launches import WAVE, Chip, argmax_launches, dense_matmul_launches, quantized_matmul_launches
-from .moe_launches import moe_down, moe_gate_up, moe_route
+from .moe_launches import moe_route
 from .moe_one_launch import moe_one
+from .moe_pairs_launches import moe_chosen_down, moe_chosen_gate_up, moe_down, moe_gate_up
 
 APPEND_THREADS = 256
 
@@ -36,8 +37,15 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),
         "moe_down": partial(moe_down, chip),
-        **({"moe_one": partial(moe_one, chip)} if chip.multiprocessors else {}),
+        **_fused_experts(chip),
     }
+
+
+def _fused_experts(chip: Chip) -> dict[str, LoweringRule]:
+    """What several calls of a mixture of experts become: compile/fuse_experts.py."""
+    if chip.multiprocessors:
+        return {"moe_one": partial(moe_one, chip)}
+    return {"moe_chosen_gate_up": partial(moe_chosen_gate_up, chip), "moe_chosen_down": partial(moe_chosen_down, chip)}
 
 
 def _lowering(operands: tuple[str, ...], launches: tuple[Launch, ...] | None, *results: str) -> Lowering | None:

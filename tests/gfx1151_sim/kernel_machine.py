@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from strixhlo.custom_kernels.gpu.attention_kernels import flash_line
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
 from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
 from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
+from strixhlo.custom_kernels.gpu.moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
 from strixhlo.custom_kernels.ops.launch import Launch
 
 from .device import CodeObject
@@ -37,6 +39,24 @@ AFFINE = (
 )
 # Formats of experts that tests build: their kernels read weights by the code of the matmuls above.
 EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
+
+
+def _pairs() -> tuple[str, ...]:
+    """Kernels of few tokens of experts: each format's, and of some what is around them."""
+    forms = [(name, GateUpPairs(chosen=False, corrected=False, biased=False, normed=False)) for name in EXPERTS]
+    forms += [("mxfp4", GateUpPairs(chosen=True, corrected=True, biased=False, normed=True))]
+    for flags in product((False, True), (False, True), (False, True)):
+        chosen, biased, normed = flags
+        if any(flags):
+            forms.append(("mxfp4", GateUpPairs(chosen=chosen, corrected=False, biased=biased, normed=normed)))
+    return tuple(
+        symbol
+        for tokens in PAIRED_TOKENS
+        for symbol in (*(f"{DOWN}{name}_m{tokens}" for name in EXPERTS), *(f.symbol(n, tokens) for n, f in forms))
+    )
+
+
+PAIRS = _pairs()
 
 
 # Fused matmuls that tests build: format, number of weights, and what is around them (fused_kernels.py).
@@ -100,14 +120,14 @@ def _family(symbol: str) -> str:
         return f"tiles of {found.group(1)}"
     if symbol.startswith("strixhlo_fused_stripes_"):
         return f"stripes of {symbol}"
+    if "_pairs_" in symbol:
+        return "pairs"
     for family in ("fused", "embedding"):
         if symbol.startswith(f"strixhlo_{family}_"):
             return family
     if flash_line(symbol):
         return symbol
-    if found := re.fullmatch(
-        r"strixhlo_moe_(?:gate_up(?:_biased)?(?:_normed)?|rows|down)_(?:gem[vm]|pairs)_(\w+?)(_m\d+)?", symbol
-    ):
+    if found := re.fullmatch(r"strixhlo_moe_(?:gate_up(?:_biased)?|rows)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
     if found := re.fullmatch(r"strixhlo_stripes_(\w+)_m\d+", symbol):
         return f"stripes of {found.group(1)}"
@@ -123,7 +143,7 @@ def _tested(name: str) -> bool:
     return not name.startswith("affine") or name in AFFINE
 
 
-TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))]
+TESTED = [symbol for symbol in KERNELS if _tested(relatives(symbol))] + list(PAIRS)
 
 
 def kernels_of(name: str) -> list[str]:
@@ -147,6 +167,8 @@ def _kernels_of(name: str, dtype: str) -> list[str]:
     if name == "matrix tiles":
         made = [f"strixhlo_fused_gemm_{form}_m{tile}" for tile, forms in MATRIX_TILED.items() for form in forms]
         return [*made, *(f"strixhlo_fused_gemm_{form}_m64w_more" for form in MATRIX_TILED_MORE)]
+    if name == "pairs":
+        return list(PAIRS)
     if name == "embedding":
         return [f"strixhlo_embedding_{format}" for format in EMBEDDINGS]
     if name.startswith("tiles of "):

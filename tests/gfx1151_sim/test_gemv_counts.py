@@ -13,7 +13,7 @@ from strixhlo.compile.hsaco import code_objects, kernels
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.kernels import DENSE, GEMV_ROWS, build_hsaco
 from strixhlo.custom_kernels.gpu.launches import GFX1151, dense_matmul_launches, quantized_matmul_launches
-from strixhlo.custom_kernels.gpu.moe_launches import moe_gate_up
+from strixhlo.custom_kernels.gpu.moe_pairs_launches import moe_gate_up
 from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.custom_kernels.ops.formats_affine import AFFINE_FORMATS
 from strixhlo.custom_kernels.ops.fused_matmul import Form

@@ -46,6 +46,12 @@ def run_launches(request: pytest.FixtureRequest, machine: str) -> RunLaunches:
     return on_machine(machine, request.node.nodeid)
 
 
+@pytest.fixture(params=["host", "gfx1151"])
+def run_amd_launches(request: pytest.FixtureRequest) -> RunLaunches:
+    """`runner` on those that have kernels which no NVIDIA GPU's local memory holds."""
+    return on_machine(request.param, request.node.nodeid)
+
+
 @pytest.fixture(params=NVIDIA)
 def run_nvidia_launches(request: pytest.FixtureRequest) -> RunLaunches:
     """`runner` on those that have NVIDIA's kernels."""

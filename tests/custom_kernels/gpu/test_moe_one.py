@@ -10,8 +10,9 @@ import pytest
 from moe_cases import DEFAULTS, expected, problem, route_logits
 
 from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
-from strixhlo.custom_kernels.gpu.moe_launches import moe_down, moe_gate_up, moe_route
+from strixhlo.custom_kernels.gpu.moe_launches import moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
+from strixhlo.custom_kernels.gpu.moe_pairs_launches import moe_down, moe_gate_up
 from strixhlo.custom_kernels.ops.launch import COUNTERS, Lowering
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference

@@ -1,0 +1,66 @@
+"""The kernels of a mixture of experts for few tokens: one for each format and what is around it, and the lines of
+moe_kernels.h that make them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .elements import OF
+from .fused_kernels import format_of_name
+from .moe_kernels import member_of, weight_parameters, weight_type
+
+PAIRED_TOKENS = (1, 8)  # most tokens of a kernel
+DOWN, GATE_UP = "strixhlo_moe_down_pairs_", "strixhlo_moe_gate_up_pairs"
+_GATE_UP = re.compile(GATE_UP + r"(_chosen)?(_corrected)?(_biased)?(_normed)?_(\w+)_m(\d+)")
+_DOWN = re.compile(DOWN + r"(\w+)_m(\d+)")
+
+
+@dataclass(frozen=True)
+class GateUpPairs:
+    """What a kernel of gate and up does beside both matmuls and the activation. chosen: it chooses the experts, whose
+    scores may be corrected."""
+
+    chosen: bool
+    corrected: bool
+    biased: bool
+    normed: bool
+
+    def symbol(self, name: str, tokens: int) -> str:
+        """name: of the format, in symbols; tokens: one of PAIRED_TOKENS."""
+        flags = "_chosen" * self.chosen + "_corrected" * self.corrected + "_biased" * self.biased
+        return f"{GATE_UP}{flags}{'_normed' * self.normed}_{name}_m{tokens}"
+
+    def bindings(self, parts: int) -> int:
+        """Its buffers: x, two of the routing, two weights, ..., h, and what it has chosen."""
+        return 3 + 2 * parts + 2 * self.biased + self.normed + self.corrected + 1 + self.chosen
+
+    def line(self, tokens: str, kind: str, members: Sequence[str]) -> str:
+        """kind: the format's C++ type; members: of Parts."""
+        biases = ("gate_bias", "up_bias") if self.biased else ()
+        more = (*biases, *("norm",) * self.normed, *("correction",) * self.corrected)
+        given = [
+            weight_parameters(members, "gate"),
+            weight_parameters(members, "up", *more),
+            *(biases or ("nullptr", "nullptr")),
+        ]
+        given += ["norm" if self.normed else "nullptr"]
+        given += ["correction" if self.corrected else "nullptr"] * self.chosen
+        macro = "MOE_GATE_UP_CHOSEN" if self.chosen else "MOE_GATE_UP_PAIRS"
+        return f"{macro}({OF}, {tokens}, {str(self.normed).lower()}, ({kind}), {', '.join(given)})"
+
+
+def pairs_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
+    """The line of a kernel of that symbol; empty for others. parts_of: of each format and dtype."""
+    gate_up, down = _GATE_UP.fullmatch(symbol), _DOWN.fullmatch(symbol)
+    found = gate_up or down
+    if not found:
+        return ""
+    *flags, name, tokens = found.groups()
+    format, dtypes = format_of_name(name)
+    members = [member_of(part) for part in parts_of[format]]
+    kind = weight_type(format, dtypes)
+    if gate_up:
+        return GateUpPairs(*map(bool, flags)).line(tokens, kind, members)
+    return f"MOE_DOWN_PAIRS({OF}, {tokens}, ({kind}), {weight_parameters(members, 'down')})"

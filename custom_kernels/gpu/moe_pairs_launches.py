@@ -1,0 +1,168 @@
+"""The launches of a mixture of experts for few tokens: moe_pairs.h.
+
+One for gate and up, which may choose the experts too, and one for down, the sum and the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
+from ..ops.moe_matmul import ACTIVATIONS, part_names
+from . import moe_launches as many
+from .elements import with_elements
+from .launches import WAVE, Chip
+from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS
+from .moe_launches import (
+    MOST_CHOSEN,
+    MOST_GROUPS,
+    ROUTING,
+    SCORINGS,
+    Experts,
+    down_geometry,
+    expert_geometry,
+    experts_of,
+)
+from .moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
+
+
+def paired(weight: Experts, chip: Chip, tokens: int) -> int:
+    """Tokens of the kernel that takes so many; 0 where others are better."""
+    if weight.few(chip, tokens) or weight.k > MOST_CHOSEN:
+        return 0
+    return next((most for most in PAIRED_TOKENS if tokens <= most), 0)
+
+
+def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Of few tokens one launch, or two where the norm has a buffer too many; of more as `moe_launches` has them."""
+    ((t, columns), x), experts = types[0], types[3][0][0] - 1
+    format, biased, normed = attributes["format"], attributes["biased"], attributes["normed"]
+    count = len(part_names(format, types[5][0][0] // experts, columns))
+    gate, up = (experts_of(format, experts, columns, attributes["k"], types[5 + i * count :], x) for i in range(2))
+    plain = GateUpPairs(chosen=False, corrected=False, biased=biased, normed=False)
+    if gate is None or gate != up or not paired(gate, chip, t) or plain.bindings(count) > MOST_BINDINGS:
+        return many.moe_gate_up(chip, attributes, types)
+    kernel = GateUpPairs(chosen=False, corrected=False, biased=biased, normed=normed)
+    apart = normed and kernel.bindings(count) > MOST_BINDINGS
+    parts, norm = _gate_up_operands(format, columns, biased), ("norm",) * normed
+    rms = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
+    inputs = ("normed" if apart else "x", "expert", "order", *parts, *(() if apart else norm))
+    scalars = (*_how(attributes), *rms)
+    launch = _gate_up(chip, gate, plain if apart else kernel, inputs, (_h(gate, t),), scalars, t)
+    launches = (launch,)
+    if apart:
+        rows = (Output("normed", (t, columns), x),)
+        symbol = with_elements("strixhlo_norm_rows", x)
+        launches = (Launch(symbol, ("x", "norm"), rows, (columns, *rms), t, many.THREADS), launch)
+    return Lowering(("x", *ROUTING, *parts, *norm), launches, ("h",))
+
+
+def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """`moe_route` and `moe_gate_up` in one launch; None where they are better apart. attributes: of both, `corrected`
+    where the router's scores are. Operands: of `moe_route`, then of `moe_gate_up` without the routing. Results: h, and
+    what `moe_down` takes in place of the routing: int32 [3, pairs], experts and pairs of sorted rows, and the bits of
+    each pair's weight."""
+    a, biased, normed, corrected = attributes, attributes["biased"], attributes["normed"], attributes["corrected"]
+    ((t, experts), logits), first = types[0], 2 + corrected
+    (_, columns), x = types[first]
+    own, count = types[first + 1 :], len(part_names(a["format"], 1, columns))
+    gate, up = (experts_of(a["format"], experts, columns, a["k"], own[i * count :], x) for i in range(2))
+    kernel = GateUpPairs(chosen=True, corrected=corrected, biased=biased, normed=normed)
+    if gate is None or gate != up or logits != x or not paired(gate, chip, t) or kernel.bindings(count) > MOST_BINDINGS:
+        return None
+    if experts > ROUTE_EXPERTS[-1] or a["k"] > min(experts, MOST_CHOSEN) or a["groups"] > MOST_GROUPS:
+        return None
+    parts = _gate_up_operands(a["format"], columns, biased)
+    correction, norm = ("correction",) * corrected, ("norm",) * normed
+    inputs = ("logits", "positions", "x", *parts, *norm, *correction)
+    outputs = (_h(gate, t), Output("chosen", (3, t * gate.k), "i32"))
+    routing = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
+    groups = (a["groups"], a["group_k"], a["group_top"])
+    scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *routing, *groups)
+    launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
+    return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), ("h", "chosen"))
+
+
+def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """Of few tokens one launch for the matmul, the sum and the residual; of more as `moe_launches` has them."""
+    ((_, columns), x), (t, k), experts = types[0], types[1][0], types[5][0][0] - 1
+    format = attributes["format"]
+    weight = experts_of(format, experts, columns, k, types[7:], x)
+    if weight is None or not paired(weight, chip, t):
+        return many.moe_down(chip, attributes, types)
+    down, added = _down_operands(format, weight, attributes)
+    inputs = ("h", "weights", "expert", "order")
+    launch = _down(chip, weight, attributes, inputs, t, (0, 0))
+    return Lowering(("h", "weights", "places", *ROUTING, *down, *added), (launch,), ("y",))
+
+
+def moe_chosen_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """`moe_down` after `moe_chosen_gate_up`: h, what that has chosen, and the operands after the routing; attributes:
+    the number of experts too."""
+    ((pairs, columns), x), k = types[0], attributes["k"]
+    weight = experts_of(attributes["format"], attributes["experts"], columns, k, types[2:], x)
+    if weight is None or not paired(weight, chip, pairs // k):
+        return None
+    down, added = _down_operands(attributes["format"], weight, attributes)
+    launch = _down(chip, weight, attributes, ("h", "chosen", "chosen", "chosen"), pairs // k, (pairs, 2 * pairs))
+    return Lowering(("h", "chosen", *down, *added), (launch,), ("y",))
+
+
+def _gate_up_operands(format: str, columns: int, biased: bool) -> tuple[str, ...]:
+    parts = tuple(f"{which}.{name}" for which in ("gate", "up") for name in part_names(format, 1, columns))
+    return (*parts, *(("gate_bias", "up_bias") if biased else ()))
+
+
+def _how(attributes: Mapping[str, Any]) -> tuple[int, int]:
+    return ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"])
+
+
+def _h(weight: Experts, tokens: int) -> Output:
+    return Output("h", (tokens * weight.k, weight.n), weight.x)
+
+
+def _gate_up(
+    chip: Chip,
+    weight: Experts,
+    kernel: GateUpPairs,
+    inputs: tuple[str, ...],
+    outputs: tuple[Output, ...],
+    how: tuple[int, ...],
+    tokens: int,
+) -> Launch:
+    """A workgroup asks for x, and lists the pairs, once, so that each has a share of all blocks."""
+    lanes, blocks = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
+    items = min(weight.experts, tokens * weight.k) * blocks
+    workgroups = ceil_div(items, ceil_div(items, 2 * chip.gemv_most))
+    scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
+    symbol = with_elements(kernel.symbol(weight.kernel, paired(weight, chip, tokens)), weight.x)
+    return Launch(symbol, inputs, outputs, scalars, workgroups, chip.gemv_waves * WAVE)
+
+
+def _down_operands(
+    format: str, weight: Experts, attributes: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the weight's parts, and of what is added."""
+    down = tuple(f"down.{name}" for name in part_names(format, 1, weight.columns))
+    return down, (*("bias",) * attributes["biased"], *("residual",) * attributes.get("added", False))
+
+
+def _down(
+    chip: Chip,
+    weight: Experts,
+    attributes: Mapping[str, Any],
+    routing: tuple[str, ...],
+    tokens: int,
+    places: tuple[int, int],
+) -> Launch:
+    """places: of the order and the weights in their buffers."""
+    lanes, workgroups = down_geometry(weight, chip)
+    down, added = _down_operands(attributes["format"], weight, attributes)
+    biased, has_residual = "bias" in added, "residual" in added
+    shape = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
+    scalars = (*shape, *places, int(biased), int(has_residual), float_bits(attributes.get("scale", 1.0)))
+    inputs = (*routing, *down, "bias" if biased else routing[1], "residual" if has_residual else "h")
+    y = (Output("y", (tokens, weight.n), weight.x),)
+    symbol = with_elements(f"{DOWN}{weight.kernel}_m{paired(weight, chip, tokens)}", weight.x)
+    return Launch(symbol, inputs, y, scalars, workgroups, chip.gemv_waves * WAVE)

@@ -1,0 +1,129 @@
+"""Gate and up of few tokens with the choice of their experts in one launch, against the launches of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from moe_cases import DEFAULTS, expert_weights, named, problem, route_logits
+
+from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
+from strixhlo.custom_kernels.gpu.rules import gpu_rules
+from strixhlo.custom_kernels.ops.launch import Lowering
+from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
+
+DTYPES = {"float32": "f32", "int16": "bf16", "int32": "i32", "int8": "i8"}
+RULES = gpu_rules(GFX1151)
+ROUTING = ("expert", "order", "offsets", "tiles")
+GROUPED = {"scoring": "sigmoid", "normalize": True, "scale": 2.5, "groups": 4, "group_k": 2, "biased": True}
+MIXTURE = {"k": 3, "activation": "silu", "limit": 0.0, "biased": False, "normed": False, "epsilon": 1e-3, "offset": 1.0}
+
+
+def lowered(op: str, attributes: dict[str, Any], v: dict[str, np.ndarray], names: tuple[str, ...]) -> Lowering:
+    """With the operands of these names."""
+    found = RULES[op](attributes, [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names])
+    assert found and found.operands == names
+    return found
+
+
+def run_both(run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str, Any]) -> tuple[dict, dict]:
+    """What three launches leave and what two do; `chosen` of the former: put together from the router's results."""
+    route, how = DEFAULTS | {"k": how["k"]} | route, MIXTURE | how
+    weights = {w: tuple(n for n in v if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
+    gate_up = (*weights["gate"], *weights["up"], *(("gate_bias", "up_bias") if how["biased"] else ()))
+    gate_up += ("norm",) * how["normed"]
+    down = (*weights["down"], *(("bias",) if how["biased"] else ()), "residual")
+    logits = ("logits", "positions", *(("correction",) if route["biased"] else ()))
+    of_down = {"format": how["format"], "k": how["k"], "biased": how["biased"], "added": True, "scale": 0.5}
+
+    apart = v | run(
+        RULES["moe_route"](route, types_of(v, logits)).launches, v | {"bias": v.get("correction", v["bias"])}
+    )
+    apart["bias"] = v["bias"]
+    for op, attributes, names in (
+        ("moe_gate_up", how, ("x", *ROUTING, *gate_up)),
+        ("moe_down", of_down, ("h", "weights", "places", *ROUTING, *down)),
+    ):
+        apart = run(lowered(op, attributes, apart, names).launches, apart)
+    bits = apart["weights"].reshape(-1).view(np.int32)
+    apart["chosen"] = np.stack([apart["expert"], apart["order"], bits])
+
+    together = dict(v)
+    both = route | how | {"corrected": route["biased"], "biased": how["biased"]}
+    of_down["experts"] = v["logits"].shape[1]
+    for op, attributes, names in (
+        ("moe_chosen_gate_up", both, (*logits, "x", *gate_up)),
+        ("moe_chosen_down", of_down, ("h", "chosen", *down)),
+    ):
+        launches = lowered(op, attributes, together, names).launches
+        assert len(launches) == 1
+        together = run(launches, together)
+    return apart, together
+
+
+def types_of(v: dict[str, np.ndarray], names: tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
+    return [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names]
+
+
+def few_tokens(format: str, tokens: int, kind: str, biased: bool = False, **how: Any) -> dict[str, np.ndarray]:
+    """A problem of moe_cases with its router's logits, a norm, a correction and a residual."""
+    v = problem(format, tokens, biased, kind, **how)
+    rng = np.random.default_rng(7)
+    v["logits"], v["positions"] = route_logits(kind, tokens, 8), np.arange(tokens, dtype=np.int32)
+    v["positions"][3::7] = -1
+    v["norm"] = np.linspace(0.5, 1.5, v["x"].shape[1], dtype=np.float32)
+    v["correction"] = np.linspace(-0.4, 0.5, 8, dtype=np.float32)
+    v["residual"] = rng.standard_normal(v["x"].shape, np.float32)
+    return v
+
+
+def assert_same(apart: dict[str, np.ndarray], together: dict[str, np.ndarray]) -> None:
+    assert together["chosen"].tobytes() == apart["chosen"].tobytes()
+    assert together["y"].tobytes() == apart["y"].tobytes()
+
+
+@pytest.mark.parametrize(("tokens", "kind"), [(1, "random"), (3, "one"), (8, "steps"), (5, "equal")])
+@pytest.mark.parametrize("normed", [False, True])
+def test_choice_and_matmuls_are_those_of_three_launches(run_amd_launches, tokens, kind, normed):
+    """Bit for bit, rows of padding included; biases where there is a norm."""
+    v = few_tokens("mxfp4", tokens, kind, biased=normed)
+    how = {"format": "mxfp4", "k": 3, "normed": normed, "biased": normed}
+    assert_same(*run_both(run_amd_launches, v, {"normalize": True}, how))
+
+
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_corrected_scores_in_groups(run_amd_launches, tokens):
+    v = few_tokens("mxfp4", tokens, "random")
+    assert_same(*run_both(run_amd_launches, v, GROUPED, {"format": "mxfp4", "k": 3, "normed": True}))
+
+
+def test_a_choice_among_many_experts(run_amd_launches):
+    """160 of them, of which each token takes 16: as many pairs as there may be."""
+    tokens, experts, k = 8, 160, 16
+    v = {"logits": route_logits("random", tokens, experts), "positions": np.arange(tokens, dtype=np.int32)}
+    v["x"] = np.random.default_rng(0).standard_normal((tokens, 32), np.float32)
+    for seed, which in enumerate(("gate", "up")):
+        v |= named(which, "mxfp4", expert_weights("mxfp4", experts, 8, 32, seed=seed))
+    names = ("logits", "positions", "x", "gate.codes", "gate.scale", "up.codes", "up.scale")
+    route = DEFAULTS | {"k": k, "scoring": "selected"}
+    attributes = route | MIXTURE | {"format": "mxfp4", "k": k, "corrected": False}
+    got = run_amd_launches(lowered("moe_chosen_gate_up", attributes, v, names).launches, v)["chosen"]
+    _, weights, _, order, expert, *_ = route_reference(jnp.asarray(v["logits"]), jnp.asarray(v["positions"]), **route)
+    np.testing.assert_array_equal(got[0], expert)
+    np.testing.assert_array_equal(got[1], order)
+    np.testing.assert_allclose(got[2].view(np.float32), np.ravel(weights), rtol=2e-5)
+
+
+def test_what_is_better_apart():
+    v = few_tokens("mxfp4", 8, "random")
+    names = ("logits", "positions", "x", "gate.codes", "gate.scale", "up.codes", "up.scale")
+    attributes = DEFAULTS | MIXTURE | {"format": "mxfp4", "corrected": False}
+    types = types_of(v, names)
+    assert RULES["moe_chosen_gate_up"](attributes, types)
+    many = [((9, *types[0][0][1:]), "f32"), ((9,), "i32"), ((9, *types[2][0][1:]), "f32"), *types[3:]]
+    assert RULES["moe_chosen_gate_up"](attributes, many) is None
+    half = [types[0], types[1], (types[2][0], "f16"), *types[3:]]
+    assert RULES["moe_chosen_gate_up"](attributes, half) is None
+    assert "moe_chosen_gate_up" not in gpu_rules(H200)  # its local memory does not hold the choice too
