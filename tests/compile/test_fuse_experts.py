@@ -42,12 +42,34 @@ def test_one_token_is_one_dispatch_on_cuda():
     assert lowered.report["kernel_dispatches"] == 2
 
 
-@pytest.mark.parametrize(
-    ("target", "tokens", "routing"), [("rocm", 1, {}), ("cuda", 1, {"groups": 4}), ("cuda", 2, {})]
-)
-def test_others_keep_their_launches(target, tokens, routing):
-    lowered = lower_without_kernels(program(tokens, 1, **routing), parse_target(target), "f32", None)
-    assert lowered.report["kernel_dispatches"] == (3 if target == "rocm" else 5)
+@pytest.mark.parametrize("routing", [{}, {"groups": 4}])
+@pytest.mark.parametrize(("tokens", "dispatches"), [(1, 2), (8, 2), (9, 5)])
+def test_few_tokens_are_two_dispatches_on_rocm(tokens, dispatches, routing):
+    """The choice of the experts, the norm, gate and up; down and the sum."""
+    lowered = lower_without_kernels(program(tokens, 1, **routing), parse_target("rocm"), "f32", None)
+    assert lowered.report["kernel_dispatches"] == dispatches
+    assert ("moe_gate_up_pairs_chosen" in str(lowered.program)) == (tokens <= 8)
+
+
+def test_a_residual_is_added_after_the_one_dispatch():
+    parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
+
+    def main(x, logits, positions):
+        routed = moe_route(logits, positions, k=2)
+        h = moe_gate_up(x, routed, parts["gate"], parts["up"], format="mxfp4")
+        return moe_down(h, routed, parts["down"], format="mxfp4", residual=x, scale=0.5)
+
+    shapes = ((jnp.float32, (1, 64)), (jnp.float32, (1, 8)), (jnp.int32, (1,)))
+    text = jax.export.export(jax.jit(main))(*(jax.ShapeDtypeStruct(s, d) for d, s in shapes)).mlir_module()
+    lowered = lower_without_kernels(text, parse_target("cuda"), "f32", None)
+    assert lowered.report["kernel_dispatches"] == 1
+    assert "moe_one_gemv" in str(lowered.program)
+
+
+@pytest.mark.parametrize(("tokens", "routing"), [(1, {"groups": 4}), (2, {})])
+def test_others_keep_their_launches(tokens, routing):
+    lowered = lower_without_kernels(program(tokens, 1, **routing), parse_target("cuda"), "f32", None)
+    assert lowered.report["kernel_dispatches"] == 5
     assert "moe_one" not in str(lowered.program)
 
 
