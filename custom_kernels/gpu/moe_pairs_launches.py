@@ -50,7 +50,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     inputs = ("normed" if apart else "x", "expert", "order", *parts, *(() if apart else norm))
     scalars = (*_how(attributes), *rms)
     launch = _gate_up(chip, gate, plain if apart else kernel, inputs, (_h(gate, t),), scalars, t)
-    launches = (launch,)
+    launches: tuple[Launch, ...] = (launch,)
     if apart:
         rows = (Output("normed", (t, columns), x),)
         symbol = with_elements("strixhlo_norm_rows", x)
