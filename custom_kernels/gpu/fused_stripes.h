@@ -36,11 +36,9 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
 
   FusedInput<M, STRIPE_THREADS, FORM::SUM, FORM::NORM, X> in = {x, s.m, s.k, s.norm, s.norm_bias, s.sum};
   bool stored = false, there = false;
-  const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
-    put_rows<M, W, X>(start, count, s.m, s.k, [&](u32 row, u32 i, bool inside) __attribute__((always_inline)) {
-      f32x4 v = (f32x4)0.0f;
-      if (inside) v = in.at(row, i, in.weight_at(i), stored);
-      return quarter_of<W>(i, v);
+  const auto fill = [&](u32 first, u32 stages) __attribute__((always_inline)) {
+    put_rows<M, W, X>(first, stages, s.m, s.k, [&](u32 row, u32 i) __attribute__((always_inline)) {
+      return in.at(row, i, in.weight_at(i), stored);
     });
   };
   in.begin();
@@ -60,7 +58,7 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
     stored = true;
     S::each_result(count, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
       const FusedStripe<W> at = place(begin + stripe);
-      f32 total[2] = {low * Halves<W>::whole(at.low), high * Halves<W>::whole(at.high)}, by = 1.0f;
+      f32 total[2] = {low * SpanScales<W>::whole(at.low), high * SpanScales<W>::whole(at.high)}, by = 1.0f;
       if constexpr (FORM::NORM == INPUT_RMS) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;
       const u32 n = at.low_rows.n, first = at.first + row;
       UNROLL for (u32 r = 0; r < 2; r++) {

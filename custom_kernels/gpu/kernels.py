@@ -30,8 +30,10 @@ from .moe_pairs_kernels import pairs_line
 SOURCES = Path(__file__).parent
 GEMV_ROWS = (1, 2, 4, 8)  # most rows of x that a gemv kernel takes
 GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
-STRIPED = ("q4_0", "q4_1", "q8_0", "q4_k", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
-STRIPED_BITS = (4, 8)  # of affine formats
+# Formats whose rows stripes.h reads whatever their length; of the others a multiple of SPAN columns.
+STRIPED = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
+STRIPED_BITS = (4, 8)  # the same of affine formats
+SPAN = 128
 STRIPE_LOCAL = 98 * 1024  # bytes of local memory that a launch of such a kernel gives
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
@@ -77,7 +79,7 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({OF}, {name}, {m})" for m in GEMM_ROWS}
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
-        if name in STRIPED:
+        if name in FORMATS:
             lines |= {f"strixhlo_stripes_{name}_m{m}": f"STRIPES({OF}, {name}, {m})" for m in GEMV_ROWS}
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
@@ -85,8 +87,7 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
-        if fmt.bits in STRIPED_BITS:
-            lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in GEMV_ROWS}
+        lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in GEMV_ROWS}
     for pool, name in POOLS.items():
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"

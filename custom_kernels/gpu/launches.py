@@ -19,6 +19,7 @@ from .kernels import (
     GEMM_ROWS,
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
+    SPAN,
     STRIPE_LOCAL,
     STRIPED,
     STRIPED_BITS,
@@ -76,9 +77,11 @@ def run_of(name: str) -> int:
     return 8 if name in DENSE else 32
 
 
-def striped(name: str) -> bool:
-    """Whether a format (as in symbols) has kernels in stripes."""
-    return name in STRIPED or name.startswith(tuple(f"affine{bits}_" for bits in STRIPED_BITS))
+def striped(name: str, k: int) -> bool:
+    """Whether weights of a format (as in symbols) and k columns have kernels in stripes."""
+    if name in DENSE:
+        return False
+    return k % SPAN == 0 or name in STRIPED or name.startswith(tuple(f"affine{bits}_" for bits in STRIPED_BITS))
 
 
 def gemv_geometry(name: str, columns: Sequence[int], results: int, k: int, chip: Chip) -> tuple[int, int]:
@@ -117,7 +120,7 @@ def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gat
     name: of the weights' kernels; columns: of the result, from each weight of k columns; gated: gate and up, half of a
     stripe each.
     """
-    if not (chip.stripe_workgroups and striped(name)):
+    if not (chip.stripe_workgroups and striped(name, k)):
         return 0
     stripes = sum(ceil_div(n, STRIPE // 2 if gated else STRIPE) for n in columns)
     rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}

@@ -1,104 +1,146 @@
-// Rows of x as the columns of stripes.h: each piece of 128 numbers times the power of two that brings its largest below
-// 2^15, as float16 numbers (the first term) and 2^11 times what is left (the second). That is x to 22 bits or more, and to
-// 2^-40 of its piece's largest. A float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give
-// infinity; of one that has an infinity or NaN nothing else is kept.
+// Rows of x as the columns of stripes.h. Each piece of 128 numbers is multiplied by a power of two that its largest decides.
+// For whole codes it becomes whole numbers below 2^22, as three signed bytes, of float16 and bfloat16 below 2^14, as two:
+// that is x to 2^-22, and to 2^-14, of its piece's largest. For float16 codes the largest comes below 2^15, and x is a float16
+// number (the first term) and 2^11 times what is left (the second): x to 22 bits or more, and to 2^-40 of its piece's largest;
+// a float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity; of one that has an
+// infinity nothing else is kept, and one that has a NaN is NaN.
 #pragma once
 
 #include "stripes.h"
 
 DEVICE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
-// Elements 2 i and 2 i + 1.
-DEVICE f32x2 load2(const GLOBAL f32* x, u64 i) { return ((const GLOBAL f32x2*)x)[i]; }
-DEVICE f32x2 load2(const GLOBAL f16* x, u64 i) {
-  return __builtin_convertvector(((const GLOBAL f16x2*)x)[i], f32x2);
-}
-DEVICE f32x2 load2(const GLOBAL BF16* x, u64 i) {
-  const u32 bits = ((const GLOBAL u32*)x)[i];
-  return {__builtin_bit_cast(f32, bits << 16), __builtin_bit_cast(f32, bits & 0xffff0000u)};
+// The largest of each half of a wave.
+DEVICE u32 largest_of_half(u32 value) {
+  const bool upper = lane_id() >= WAVE / 2;
+  const u32 low = largest_of_wave(upper ? 0u : value), high = largest_of_wave(upper ? value : 0u);
+  return upper ? high : low;
 }
 
-// Quarter-blocks are what one lane puts: four numbers a, b, c, d of which (a, c) and (b, d) become the pairs that one lane
-// of a quad multiplies. Quarter `i` of a row that starts at float4 number `row`.
-template <class W, class X>
-DEVICE f32x4 quarter(const GLOBAL X* x, u64 row, u32 i) {
-  if constexpr (Halves<W>::ORDER == LINEAR) {
-    return load4(x, row + i);
-  } else {
-    const u64 at = 2 * (row + i / 2 * 2) + i % 2;
-    const f32x2 first = load2(x, at), last = load2(x, at + 2);
-    return {first[0], first[1], last[0], last[1]};
-  }
-}
-
-// Quarter number `at` of row `row` of what is in local memory; `inside`: x has it. The wave has a piece, and meets.
+// A row's eight numbers of a lane, as its codes are ordered, into local memory. Numbers are times `factor`.
 template <u32 M, class W, class X>
-DEVICE void put_x(u32 row, u32 at, bool inside, f32x4 v) {
+DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
   using S = Stripes<M, W, X>;
-  using H = Halves<W>;
-  constexpr u32 SMALLEST = 24u << 23, LARGEST = (268u - H::EXPONENT) << 23;  // exponents that leave one for `unit`
-  const u32 block = at / 8, f = at % 8;
-  const u32 t = H::ORDER == LINEAR ? f % 4 : f / 2, later = H::ORDER == LINEAR ? f / 4 : f % 2;
-  u32 most = 0;
-  UNROLL for (u32 c = 0; c < 4; c++) most = larger(most, __builtin_bit_cast(u32, (f32)v[c]) & 0x7fffffffu);
-  const u32 found = largest_of_wave(inside ? most : 0) & 0x7f800000u;
-  const u32 exponent = larger(smaller(found, LARGEST), SMALLEST);
-  u32 factor = (268u << 23) - exponent, unit = exponent + ((H::EXPONENT - 14) << 23);
-  if (found == 0x7f800000u) {
-    factor = unit = 127u << 23;
+  constexpr f32 MAGIC_NUMBER = 12582912.0f;  // 2^23 + 2^22: what is added to it is rounded to a whole number
+  constexpr u32 TO_DIGITS = 0x00808080u - 0x4b400000u;
+  u32 digits[3][2];
+  UNROLL for (u32 i = 0; i < 2; i++) {
+    u32 words[4];
     UNROLL for (u32 c = 0; c < 4; c++) {
-      v[c] = (__builtin_bit_cast(u32, (f32)v[c]) & 0x7f800000u) == 0x7f800000u ? v[c] : 0.0f;
+      const u32 from = S::C::ORDER == EVEN_ODD ? 2 * c + i : 4 * i + c;
+      words[c] = __builtin_bit_cast(u32, multiply_add(v[from], factor, MAGIC_NUMBER)) + TO_DIGITS;
+    }
+    digits[0][i] = gather_bytes<0>(words) ^ 0x80808080u;
+    digits[1][i] = gather_bytes<1>(words) ^ 0x80808080u;
+    if constexpr (S::WIDE) digits[2][i] = gather_bytes<2>(words) ^ 0x80808080u;
+  }
+  if constexpr (S::WIDE) {
+    *(LOCAL u32x4*)to = (u32x4){digits[2][0], digits[2][1], digits[0][0], digits[0][1]};
+    *(LOCAL u32x4*)(to + S::OF_COLUMN) = (u32x4){digits[1][0], digits[1][1], digits[0][0], digits[0][1]};
+  } else {
+    *(LOCAL u32x2*)to = (u32x2){digits[1][0], digits[1][1]};
+    *(LOCAL u32x2*)(to + S::OF_COLUMN) = (u32x2){digits[0][0], digits[0][1]};
+  }
+}
+template <u32 M, class W, class X>
+DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor, bool second) {
+  using S = Stripes<M, W, X>;
+  u32x4 terms[2];
+  UNROLL for (u32 p = 0; p < 4; p++) {
+    const u32 a = S::C::ORDER == NEIGHBOURS ? p : S::C::ORDER == ADJACENT ? 2 * p : p / 2 * 4 + p % 2;
+    const f32 low = v[a] * factor, high = v[a + (S::C::ORDER == NEIGHBOURS ? 4 : S::C::ORDER == ADJACENT ? 1 : 2)] * factor;
+    terms[0][p] = half_pair(low, high);
+    if constexpr (S::WIDE) {
+      const f32 rest[2] = {low - low_half(terms[0][p]), high - high_half(terms[0][p])};
+      terms[1][p] = second ? half_pair(rest[0] * 2048.0f, rest[1] * 2048.0f) : 0u;
     }
   }
-  if (!inside) factor = 0;
-  if (lane_id() == 0) S::unit(at / WAVE, row) = __builtin_bit_cast(f32, unit);
+  *(LOCAL u32x4*)to = terms[0];
+  if constexpr (S::WIDE) *(LOCAL u32x4*)(to + S::OF_COLUMN) = terms[1];
+}
+
+// What lane `place` of four multiplies of block `block` of piece `piece` of what is in local memory, of row `row`: four
+// columns, and four more. Half a wave has a piece, and the wave meets.
+template <u32 M, class W, class X>
+DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 more) {
+  using S = Stripes<M, W, X>;
+  using C = S::C;
+  constexpr u32 INFINITE = 0x7f800000u;
+  // Exponents that leave `unit` and `factor` one.
+  constexpr u32 SMALLEST = S::INTEGER ? 21u << 23 : 24u << 23, LARGEST = S::INTEGER ? INFINITE : (268u - C::EXPONENT) << 23;
+  constexpr u32 BEFORE = S::INTEGER ? S::WIDE ? 275 : 267 : 268;
+  f32 v[8] = {four[0], four[1], four[2], four[3], more[0], more[1], more[2], more[3]};
+  u32 most = 0;
+  UNROLL for (u32 c = 0; c < 8; c++) most = larger(most, __builtin_bit_cast(u32, v[c]) & 0x7fffffffu);
+  const u32 largest = largest_of_half(most), found = largest & INFINITE;
+  const u32 exponent = larger(smaller(found, LARGEST), SMALLEST);
+  u32 factor = (BEFORE << 23) - exponent, unit = S::INTEGER ? exponent - ((13 + C::EXPONENT) << 23) : exponent - ((14 - C::EXPONENT) << 23);
+  if (found == INFINITE) {
+    factor = 127u << 23;
+    unit = largest;  // infinity or NaN
+    UNROLL for (u32 c = 0; c < 8; c++) {
+      const bool infinite = (__builtin_bit_cast(u32, v[c]) & 0x7fffffffu) == INFINITE;
+      v[c] = infinite ? __builtin_copysignf(1.0f, v[c]) : 0.0f;
+    }
+  }
+  if (lane_id() % (WAVE / 2) == 0) S::unit(piece, row) = __builtin_bit_cast(f32, unit);
+  const u32 of_block = piece * BLOCKS + block;
   if constexpr (W::MINIMUM) {
-    f32 total = (v[0] + v[1]) + (v[2] + v[3]);
-    UNROLL for (u32 mask = 1; mask < 8; mask *= 2) total += shuffle(total, lane_id() ^ mask);
-    if (f == 0) S::sum_of_x(block, row) = inside ? total : 0.0f;
-  }
-  u32x2 first, second;
-  UNROLL for (u32 p = 0; p < 2; p++) {
-    const bool down = later ? H::sixteenfold(2 + p) : H::sixteenfold(p);
-    const f32 by = __builtin_bit_cast(f32, factor) * (down ? 0.0625f : 1.0f);
-    const f32 scaled[2] = {v[p] * by, v[p + 2] * by};
-    first[p] = half_pair(scaled[0], scaled[1]);
-    if constexpr (S::TERMS == 2) {
-      const f32 rest[2] = {scaled[0] - low_half(first[p]), scaled[1] - high_half(first[p])};
-      second[p] = found <= LARGEST ? half_pair(rest[0] * 2048.0f, rest[1] * 2048.0f) : 0u;
+    const f32x4 given[2] = {four, more};
+    f32 total[2];
+    UNROLL for (u32 i = 0; i < 2; i++) total[i] = (given[i][0] + given[i][1]) + (given[i][2] + given[i][3]);
+    if constexpr (S::GROUPS == 1) total[0] += total[1];
+    UNROLL for (u32 s = 0; s < S::GROUPS; s++) {
+      UNROLL for (u32 mask = 1; mask < 4; mask *= 2) total[s] += shuffle(total[s], lane_id() ^ mask);
+      if (place == 0) S::sum_of_x(of_block, s, row) = total[s];
     }
   }
-  ((LOCAL u32x2*)S::terms(block, row, 0))[2 * t + later] = first;
-  if constexpr (S::TERMS == 2) ((LOCAL u32x2*)S::terms(block, row, 1))[2 * t + later] = second;
+  LOCAL u8* to = S::x_of(of_block, row) + place * S::OF_PLACE;
+  if constexpr (S::INTEGER) {
+    put_bytes<M, W, X>(to, v, __builtin_bit_cast(f32, factor));
+  } else {
+    put_halves<M, W, X>(to, v, __builtin_bit_cast(f32, factor), found <= LARGEST);
+  }
 }
 
-// The same from four neighbouring columns, number `i` of a row; whole waves meet.
-template <class W>
-DEVICE f32x4 quarter_of(u32 i, f32x4 v) {
-  if constexpr (Halves<W>::ORDER == LINEAR) return v;
-  const bool odd = i % 2;
-  const f32 a = shuffle(odd ? v[0] : v[2], lane_id() ^ 1), b = shuffle(odd ? v[1] : v[3], lane_id() ^ 1);
-  return odd ? (f32x4){a, b, v[2], v[3]} : (f32x4){v[0], v[1], a, b};
-}
-
-// Puts `count` quarters of M rows of x from `start` on, as many as k has, then zeros. at(row, i, inside): quarter i of row
-// `row`, if it is inside; what else a lane gives is not used, nor are rows from m on.
+// Puts what stages `first` and on, `stages` of them, take of the first m of M rows of x; zeros where k ends. at(row, i): float4
+// number i of row `row`, of a row that is there.
 template <u32 M, class W, class X, class At>
-DEVICE void put_rows(u32 start, u32 count, u32 m, u32 k, const At& at) {
-  constexpr u32 ROWS = M < 4 ? M : 4, TOGETHER = 8 / ROWS;  // loads under way
-  for (u32 first = thread_id(); first < count; first += TOGETHER * STRIPE_THREADS) {
-    UNROLL for (u32 row = 0; row < M; row += ROWS) {
-      if (row >= m) continue;
-      f32x4 v[TOGETHER][ROWS];
+DEVICE void put_rows(u32 first, u32 stages, u32 m, u32 k, const At& at) {
+  using S = Stripes<M, W, X>;
+  using C = S::C;
+  constexpr u32 OF_PIECE = PIECE / 8, ITEMS = S::COLUMNS / 8;  // a lane's, at most
+  // Of the workgroup: rows side by side; of a thread: items, or rows, whose loads are under way together.
+  constexpr u32 SIDE = ITEMS < STRIPE_THREADS ? STRIPE_THREADS / ITEMS : 1, ACROSS = STRIPE_THREADS / SIDE;
+  constexpr u32 ROWS = M / SIDE < 4 ? M / SIDE : 4, TOGETHER = 4 / ROWS;
+  const u32 pieces = stages * STRIPE_WAVES * S::TOGETHER;
+  const u32 side = wave_id() / (ACROSS / WAVE), thread = thread_id() % ACROSS;
+  for (u32 begin = thread; begin < pieces * OF_PIECE; begin += TOGETHER * ACROSS) {
+    UNROLL for (u32 start = 0; start < M; start += ROWS * SIDE) {
+      f32x4 v[TOGETHER][ROWS][2];
       UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-        const u32 here = start + first + i * STRIPE_THREADS;
-        const bool inside = first + i * STRIPE_THREADS < count && here < k / 4;
-        UNROLL for (u32 r = 0; r < ROWS; r++) v[i][r] = at(row + r, inside ? here : 0, inside);
+        const u32 item = begin + i * ACROSS, block = S::block_of_x(first, item / OF_PIECE, item % OF_PIECE / 4);
+        const bool inside = item < pieces * OF_PIECE && block < k / BLOCK;
+        constexpr bool APART = C::ORDER == LINEAR || C::ORDER == ADJACENT;
+        const u32 of_x = block * 8 + item % 4 * (APART ? 1 : 2);
+        UNROLL for (u32 r = 0; r < ROWS; r++) {
+          UNROLL for (u32 s = 0; s < SIDE; s++) {  // rows as constants
+            if (SIDE > 1 && side != s) continue;
+            UNROLL for (u32 h = 0; h < 2; h++) {
+              const u32 row = start + r * SIDE + s;
+              v[i][r][h] = (f32x4)0.0f;
+              if (inside && row < m) v[i][r][h] = at(row, of_x + (APART ? 4 * h : h));
+            }
+          }
+        }
       }
       UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-        const u32 here = first + i * STRIPE_THREADS;
-        if (here >= count) continue;  // the same for the whole wave
-        UNROLL for (u32 r = 0; r < ROWS; r++) put_x<M, W, X>(row + r, here, start + here < k / 4, v[i][r]);
+        const u32 item = begin + i * ACROSS;
+        if (item >= pieces * OF_PIECE) continue;  // the same for the whole wave
+        UNROLL for (u32 r = 0; r < ROWS; r++) {
+          const u32 row = start + r * SIDE + (SIDE > 1 ? side : 0);
+          if (row < m) put_x<M, W, X>(row, item / OF_PIECE, item % OF_PIECE / 4, item % 4, v[i][r][0], v[i][r][1]);
+        }
       }
     }
   }

@@ -9,12 +9,12 @@ DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, 
   using S = Stripes<M, W, X>;
   const StripeShare share(ceil_div(n, STRIPE), workgroups);
   weight.runs = k / W::RUN;
-  const auto fill = [&](u32 start, u32 count) __attribute__((always_inline)) {
-    put_rows<M, W, X>(start, count, m, k, [&](u32 row, u32 at, bool) __attribute__((always_inline)) {
-      return quarter<W>(x, (u64)smaller(row, m - 1) * (k / 4), at);
+  const auto fill = [&](u32 first, u32 stages) __attribute__((always_inline)) {
+    put_rows<M, W, X>(first, stages, m, k, [&](u32 row, u32 i) __attribute__((always_inline)) {
+      return load4(x, (u64)row * (k / 4) + i);
     });
   };
-  const f32 whole = Halves<W>::whole(weight);
+  const f32 whole = SpanScales<W>::whole(weight);
   bool there = false;
   for (u32 first = share.begin; first < share.end; first += S::MOST) {
     const u32 count = smaller(S::MOST, share.end - first);

@@ -1,15 +1,17 @@
 // Few rows of x times 16 rows of a weight at a time (a stripe) on NVIDIA's matrix units, bound by reading the weight.
 //
-// Pieces of a stripe, 16 rows by 128 columns, go from global into local memory by copies of 16 bytes that each wave keeps
-// under way for itself, then as fragments through `Halves` into mma.m16n8k16, whose 8 columns are 4 rows of x in two
-// float16 terms, or 8 rows in one (rows_of_x.h). Each block of 32 columns is scaled in float32 and added. The waves share a stripe's columns:
-// piece p belongs to wave p % 8, and the waves' sums are added in their order, so that a result's order of sums
-// depends on its weight row alone, up to 8 rows of x.
+// Codes go from global into local memory by copies of 16 bytes that each wave keeps under way for itself, then through
+// `StripeCodes` into the left factor of mma; scales go straight into registers (stripe_scales.h). The right factor has 8
+// columns: a row of x takes two (of float16 or bfloat16 numbers times float16 codes one), and where that leaves room the
+// blocks of a piece lie beside each other, zero where the others are, so that a lane gets the products of a block of its
+// own and scales them alone (rows_of_x.h). Sums of blocks 0 and 1, and of 2 and 3, of a piece are added to two totals. The
+// waves share a stripe's columns, and their totals are added in their order: the order of a result's sums depends on its
+// weight row alone, up to 8 rows of x.
 #pragma once
 
 #include "async_copy.h"
-#include "halves.h"
-#include "mma.h"
+#include "stripe_codes.h"
+#include "stripe_scales.h"
 
 inline constexpr u32 STRIPE_THREADS = 256, STRIPE_WAVES = STRIPE_THREADS / WAVE;
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
@@ -30,6 +32,10 @@ template <class W>
 struct StripeRows {
   W low, high;
   u32 low_first, low_end, high_first, high_end;
+  // Row `row` of the stripe, in its tensor; where there is none, one that is there.
+  MEMBER u32 in_tensor(u32 row) const {
+    return row < 8 ? smaller(low_first + row, low_end - 1) : smaller(high_first + row - 8, high_end - 1);
+  }
 };
 
 // The stripes of this workgroup: those of the first workgroups, which run on different multiprocessors, may be one more.
@@ -43,275 +49,343 @@ struct StripeShare {
   }
 };
 
-// X: the type of x. Of float32 a row takes two terms, of the others one.
+// X: the type of x.
 template <u32 M, class W, class X>
 struct Stripes {
-  using H = Halves<W>;
-  static constexpr u32 TERMS = sizeof(X) == 4 ? 2 : 1, OF_TILE = 8 / TERMS, TILES = (M + OF_TILE - 1) / OF_TILE;
-  static constexpr u32 OF_LANE = TERMS == 1 && M > 1 ? 2 : 1;  // rows of x whose results a lane has of a tile
-  static constexpr u32 COLUMNS = 8192 / M;  // of x in local memory
-  static constexpr u32 ROW_BYTES = PIECE * H::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;  // rows g in different banks
-  static constexpr u32 COPIES = STRIPE * ROW_BYTES / 16 / WAVE;
-  static constexpr u32 first_word(u32 strip) { return strip ? first_word(strip - 1) + STRIPE * H::WORDS[strip - 1] : 0; }
-  static constexpr u32 first_copy(u32 strip) {
-    return strip ? first_copy(strip - 1) + (STRIPE * H::WORDS[strip - 1] + WAVE - 1) / WAVE : 0;
-  }
-  static constexpr u32 STRIP_COPIES = first_copy(H::STRIPS);
-  static constexpr u32 PIECE_BYTES = STRIPE * ROW_STRIDE + first_word(H::STRIPS) * 4;
-  static constexpr u32 X_BYTES = M * COLUMNS * TERMS * 2, UNIT_BYTES = M * COLUMNS / BLOCK * 5;
-  static constexpr u32 SLOT_BYTES = STRIPE_WAVES * TILES * WAVE * 8 * OF_LANE;
-  static constexpr u32 MOST = 4;  // stripes at once
-  // Pieces in local memory, of which all but one are on their way.
-  static constexpr u32 FITTING = (STRIPE_LOCAL - X_BYTES - UNIT_BYTES - MOST * SLOT_BYTES) / (STRIPE_WAVES * PIECE_BYTES);
-  static constexpr u32 STAGES = FITTING < 5 ? FITTING : 5;
-  static constexpr u32 X_AT = STRIPE_WAVES * STAGES * PIECE_BYTES, UNITS_AT = X_AT + X_BYTES;
-  static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
-  static_assert(M <= 8 && STAGES > 1 && COLUMNS % (PIECE * STRIPE_WAVES) == 0 && SUMS_AT + MOST * SLOT_BYTES <= STRIPE_LOCAL);
+  using C = StripeCodes<W>;
+  static constexpr bool INTEGER = C::INTEGER, WIDE = sizeof(X) == 4, PAIRED = C::PAIRED;
+  // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each other.
+  static constexpr u32 OF_LANE = !INTEGER && !WIDE && M > 1 ? 2 : 1, UNITS = M / OF_LANE < 4 ? M / OF_LANE : 4;
+  static constexpr u32 BESIDE = 4 / UNITS, OF_TILE = UNITS * OF_LANE, TILES = (M + OF_TILE - 1) / OF_TILE;
+  static constexpr u32 CHAINS = C::SPLIT ? 2 : 1, GROUPS = W::GROUPS;
+  // Bytes of a block of a row of x, of its column e, and of a lane in it.
+  static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
+  using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
-  // Of one tile: of each row of x that the lane has, weight rows g and g + 8.
-  struct Sums {
-    f32x2 of[OF_LANE];
-  };
+  static constexpr u32 COLUMNS = 8192 / M;  // of x in local memory
+  // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
+  static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * STRIPE_WAVES * TOGETHER);
+  static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
+  static constexpr u32 ROW_COPIES = ROW_BYTES / 16, COPIES = (STRIPE * ROW_COPIES + WAVE - 1) / WAVE;
+  static constexpr u32 PLANE_STRIDE = C::PLANES ? 32 * C::PLANES + 16 : 0;
+  static constexpr u32 STAGE_BYTES = STRIPE * (ROW_STRIDE + PLANE_STRIDE);
+  static constexpr u32 X_BYTES = M * COLUMNS / BLOCK * OF_BLOCK;
+  static constexpr u32 SUMS_OF_X = W::MINIMUM ? M * COLUMNS / BLOCK * GROUPS : 0, UNIT_BYTES = (M * COLUMNS / PIECE + SUMS_OF_X) * 4;
+  static constexpr u32 NUMBERS = (UNITS == 1 ? 1 : UNITS == 2 ? 2 : 4 * TILES) * OF_LANE;  // totals of a lane
+  static constexpr u32 SLOT_BYTES = STRIPE_WAVES * NUMBERS * WAVE * 4;
+  static constexpr u32 stages(u32 slots) {
+    return (STRIPE_LOCAL - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (STRIPE_WAVES * STAGE_BYTES);
+  }
+  static constexpr u32 MOST = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes at once
+  static constexpr u32 STAGES = stages(MOST) < 5 ? stages(MOST) : 5;  // in local memory, all but one under way
+  static constexpr u32 X_AT = STRIPE_WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
+  static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
+  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + MOST * SLOT_BYTES <= STRIPE_LOCAL && X_AT % 16 == 0);
 
   DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local(); }
-  // The terms of rows of x of a block, as lanes read them: neighbouring blocks begin in different banks.
-  DEVICE LOCAL u32x4* terms(u32 block, u32 row, u32 term) {
-    const u32 at = (row * TERMS + term) ^ (M * TERMS > 1 ? block % 2 : 0);
-    return (LOCAL u32x4*)(local() + X_AT + (block * M * TERMS + at) * 64);
-  }
-  // What products of a piece with the terms of a row of x are multiplied by, and the sum of a block of the row.
+  // Block `block` of row `row` of x, of what is in local memory; its pieces are numbered as the waves take them.
+  DEVICE LOCAL u8* x_of(u32 block, u32 row) { return local() + X_AT + (block * M + row) * OF_BLOCK; }
+  // What products with a piece of a row of x are multiplied by, and the sum of a block of the row, of one group of it.
   DEVICE LOCAL f32& unit(u32 piece, u32 row) { return ((LOCAL f32*)(local() + UNITS_AT))[piece * M + row]; }
-  DEVICE LOCAL f32& sum_of_x(u32 block, u32 row) {
-    return ((LOCAL f32*)(local() + UNITS_AT + M * COLUMNS / PIECE * 4))[block * M + row];
+  DEVICE LOCAL f32& sum_of_x(u32 block, u32 group, u32 row) {
+    return ((LOCAL f32*)(local() + UNITS_AT))[M * COLUMNS / PIECE + (block * GROUPS + group) * M + row];
   }
-  DEVICE LOCAL Sums& sums(u32 wave, u32 slot, u32 tile, u32 lane) {
-    return ((LOCAL Sums*)(local() + SUMS_AT))[((wave * MOST + slot) * TILES + tile) * WAVE + lane];
+  DEVICE LOCAL f32& total(u32 wave, u32 slot, u32 number, u32 lane) {
+    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * MOST + slot) * NUMBERS + number) * WAVE + lane];
+  }
+  DEVICE u32 number_of(u32 tile, u32 pair, u32 r, u32 e) {
+    return (UNITS == 4 ? (tile * 2 + pair) * 2 + r : UNITS == 2 ? pair : 0) * OF_LANE + e;
   }
 
-  // What a lane copies of each piece of a stripe: 16 bytes of codes of some rows, words of strips of some.
-  struct Feed {
-    const GLOBAL u8* codes[COPIES];
-    u32 room[COPIES];  // bytes of the row from the lane's place in its first piece on; 0: no such row
-    const GLOBAL u8* words[STRIP_COPIES];
-    u32 left[STRIP_COPIES];  // bytes that may be read
+  // The first block of stage `z` of a wave; that of piece `piece` of x in local memory, where the first stage is `first`.
+  DEVICE u32 block_of(u32 z, u32 wave) {
+    if constexpr (!PAIRED) return (z * STRIPE_WAVES + wave) * BLOCKS;
+    if constexpr (TOGETHER == 2) return (z * STRIPE_WAVES + wave) * 2 * BLOCKS;
+    return (z / 2 * STRIPE_WAVES + wave) * 2 * BLOCKS + z % 2 * 2;
+  }
+  DEVICE u32 block_of_x(u32 first, u32 piece, u32 block) {
+    const u32 stage = piece / TOGETHER, from = block_of(first + stage / STRIPE_WAVES, stage % STRIPE_WAVES);
+    return from + piece % TOGETHER * 2 + (PAIRED ? block / 2 * 4 + block % 2 : block);
+  }
+  DEVICE u32 stages_of(u32 k, u32 wave) {
+    constexpr u32 PIECES = PAIRED ? 2 : 1;
+    const u32 all = ceil_div(k, PIECES * PIECE);
+    return (all + STRIPE_WAVES - 1 - wave) / STRIPE_WAVES * (PIECES / TOGETHER);
+  }
+
+  // The stages of a wave in the order in which they are used: by columns of x, then stripes, then stages.
+  struct Place {
+    u32 z, slot, first, end;
+    // To the next; whether it is of another stripe.
+    MEMBER bool step(u32 count, u32 all) {
+      if (++z < end) return false;
+      if (++slot == count) {
+        slot = 0;
+        first += CHUNK;
+        end = smaller(all, first + CHUNK);
+      }
+      z = first;
+      return true;
+    }
   };
 
-  DEVICE Feed feed_of(const StripeRows<W>& rows, u32 piece, u32 row_bytes) {
-    Feed feed;
+  // What a lane copies of each stage of a stripe, from the rows' first column on.
+  struct Feed {
+    const GLOBAL u8* codes[COPIES];
+    const GLOBAL u8* planes[C::PLANES ? C::PLANES : 1];
+  };
+  DEVICE u32 copy_at(u32 i) {  // in a row
+    const u32 chunk = (i * WAVE + lane_id()) % ROW_COPIES;
+    return (PAIRED && TOGETHER == 1 ? chunk / 2 * 4 + chunk % 2 : chunk) * 16;
+  }
+  DEVICE Feed feed_of(const StripeRows<W>& rows, u32 k) {
+    Feed feed = {};
     UNROLL for (u32 i = 0; i < COPIES; i++) {
-      const u32 item = i * WAVE + lane_id(), row = item / (ROW_BYTES / 16), at = item % (ROW_BYTES / 16) * 16;
-      const bool high = i * WAVE / (ROW_BYTES / 16) >= 8;  // the same for the whole wave
-      const u32 of_tensor = high ? rows.high_first + row - 8 : rows.low_first + row;
-      const bool there = of_tensor < (high ? rows.high_end : rows.low_end);
-      const GLOBAL u8* codes = (const GLOBAL u8*)(high ? rows.high : rows.low).parts.codes;
-      feed.room[i] = there && at < row_bytes ? row_bytes - at : 0;
-      feed.codes[i] = codes + (there ? (u64)of_tensor * row_bytes + piece * ROW_BYTES + at : 0);
+      const u32 row = (i * WAVE + lane_id()) / ROW_COPIES, of_tensor = rows.in_tensor(smaller(row, STRIPE - 1));
+      const GLOBAL u8* codes = (const GLOBAL u8*)(row < 8 ? rows.low : rows.high).parts.codes;
+      feed.codes[i] = codes + (u64)of_tensor * (k / 8 * C::BITS) + copy_at(i);
     }
-    feed_strips(rows, piece, feed);
+    if constexpr (C::PLANES > 0) {
+      UNROLL for (u32 i = 0; i < C::PLANES; i++) {
+        const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES);
+        const GLOBAL u8* planes = (const GLOBAL u8*)(row < 8 ? rows.low : rows.high).parts.high;
+        feed.planes[i] = planes + (u64)rows.in_tensor(row) * (k / 8 * C::PLANES) + item % (2 * C::PLANES) * 16;
+      }
+    }
     return feed;
   }
-  template <u32 S = 0>
-  DEVICE void feed_strips(const StripeRows<W>& rows, u32 piece, Feed& feed) {
-    if constexpr (S < H::STRIPS) {
-      constexpr u32 COUNT = H::WORDS[S] ? H::WORDS[S] : 1, FIRST = first_copy(S);
-      UNROLL for (u32 i = 0; i < STRIPE * H::WORDS[S]; i += WAVE) {
-        const u32 item = i + lane_id(), row = item / COUNT;
-        const u32 of_tensor = row < 8 ? rows.low_first + row : rows.high_first + row - 8;
-        const u32 end = row < 8 ? rows.low_end : rows.high_end;
-        const Strip strip = H::template strip<S>(row < 8 ? rows.low : rows.high, of_tensor, end, piece);
-        const u64 at = (strip.start & ~(u64)3) + 4 * (item % COUNT);
-        const bool there = row < STRIPE && of_tensor < end && at < strip.end;
-        const u64 left = there ? strip.end - at : 0;
-        feed.left[FIRST + i / WAVE] = left < 0x40000000u ? (u32)left : 0x40000000u;
-        feed.words[FIRST + i / WAVE] = strip.base + (there ? at : 0);
-      }
-      feed_strips<S + 1>(rows, piece, feed);
-    }
-  }
-
-  // Asks for piece `piece` of the stripe, and goes on to the wave's next.
-  DEVICE void ask_for_piece(Feed& feed, u32 piece, LOCAL u8* to) {
-    const u32 lane = lane_id(), row = lane / (ROW_BYTES / 16), at = lane % (ROW_BYTES / 16) * 16;
+  DEVICE void ask_for_stage(const Feed& feed, u32 block, u32 k, LOCAL u8* to) {
+    const u32 from = block * 4 * C::BITS, row_bytes = k / 8 * C::BITS;
     UNROLL for (u32 i = 0; i < COPIES; i++) {
-      LOCAL u8* place = to + (row + i * WAVE / (ROW_BYTES / 16)) * ROW_STRIDE + at;
-      copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)feed.codes[i], piece * ROW_BYTES < feed.room[i]);
-      feed.codes[i] += STRIPE_WAVES * ROW_BYTES;
+      const u32 item = i * WAVE + lane_id();
+      LOCAL u8* place = to + item / ROW_COPIES * ROW_STRIDE + item % ROW_COPIES * 16;
+      if ((i + 1) * WAVE <= STRIPE * ROW_COPIES || item < STRIPE * ROW_COPIES) {
+        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), from + copy_at(i) < row_bytes);
+      }
     }
-    ask_for_strips(feed, to);
+    if constexpr (C::PLANES > 0) {  // of all 256 columns
+      const u32 of_planes = block / 8 * 32 * C::PLANES;
+      UNROLL for (u32 i = 0; i < C::PLANES; i++) {
+        const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES), at = item % (2 * C::PLANES) * 16;
+        LOCAL u8* place = to + STRIPE * ROW_STRIDE + row * PLANE_STRIDE + at;
+        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), of_planes + at < k / 8 * C::PLANES);
+      }
+    }
   }
-  template <u32 S = 0>
-  DEVICE void ask_for_strips(Feed& feed, LOCAL u8* to) {
-    if constexpr (S < H::STRIPS) {
-      constexpr u32 FIRST = first_copy(S), WORD = first_word(S), STEP = H::FOUR[S] * STRIPE_WAVES / 4;
-      UNROLL for (u32 i = 0; i < STRIPE * H::WORDS[S]; i += WAVE) {
-        const GLOBAL u8*& from = feed.words[FIRST + i / WAVE];
-        u32& left = feed.left[FIRST + i / WAVE];
-        if (STRIPE * H::WORDS[S] >= WAVE || lane_id() < STRIPE) {
-          copy_word_async((LOCAL u32*)(to + STRIPE * ROW_STRIDE) + WORD + i + lane_id(), from, smaller(left, 4u));
+
+  // A lane's part of scales: of rows g and g + 8 those of the span that its blocks are in.
+  struct Scales {
+    SpanScales<W> of[2];
+  };
+  DEVICE void ask_for_scales(Scales& scales, const StripeRows<W>& rows, const u32 (&of_tensor)[2], u32 block, u32 k) {
+    const u32 span = block / 4 + (PAIRED ? lane_id() % 4 / 2 : 0);
+    const bool whole = k % PIECE == 0;
+    scales.of[0].ask(rows.low, of_tensor[0], span, whole);
+    scales.of[1].ask(rows.high, of_tensor[1], span, whole);
+  }
+
+  // Where a lane reads the right factor, from the first block in local memory on, and which blocks are its own.
+  struct Right {
+    const LOCAL u8* from;
+    u32 beside;
+    OfX held[BESIDE > 1 ? 4 : 1];  // of blocks that are not: zero
+
+    MEMBER Right() : held{} {
+      const u32 column = lane_id() / 4, e = column % 2, unit = column / 2 % UNITS;
+      const u32 row = OF_COLUMN ? unit : M == 1 ? 0 : unit * 2 + e;
+      beside = column / 2 / UNITS;
+      from = x_of(0, row) + e * OF_COLUMN + lane_id() % 4 * OF_PLACE;
+    }
+    MEMBER OfX of(u32 block, u32 b, u32 tile) {
+      const LOCAL OfX* at = (const LOCAL OfX*)(from + ((block + b) * M + tile * OF_TILE) * OF_BLOCK);
+      if constexpr (BESIDE == 1) return *at;
+      load_if(beside == b % BESIDE, at, held[b]);
+      return held[b];
+    }
+  };
+
+  // Products of the blocks that lie beside each other.
+  struct OfIntegers {
+    Counts c[CHAINS][TILES + WIDE];
+
+    MEMBER void add(const u32 (&a)[4], const OfX (&x)[TILES]) {
+      UNROLL for (u32 tile = 0; tile < TILES; tile++) add(a, x[tile][0], x[tile][1], tile);
+      if constexpr (WIDE) {  // the lowest digits: of tile 1 in the odd columns
+        u32 last[2] = {x[0][2], x[0][3]};
+        if constexpr (TILES == 2) {
+          UNROLL for (u32 i = 0; i < 2; i++) last[i] = lane_id() / 4 % 2 ? x[TILES - 1][2 + i] : last[i];
         }
-        from += STEP;
-        left -= smaller(left, STEP);
+        add(a, last[0], last[1], TILES);
       }
-      ask_for_strips<S + 1>(feed, to);
     }
-  }
-
-  // Where in a piece the strips of row `row` of the stripe are.
-  template <u32 S = 0>
-  DEVICE void find_strips(const W& w, u32 of_tensor, u32 piece, u32 row, u32 (&at)[H::STRIPS]) {
-    if constexpr (S < H::STRIPS) {
-      constexpr u32 FIRST = first_word(S);
-      const u32 shift = (u32)H::template strip<S>(w, of_tensor, of_tensor + 1, piece).start & 3u;
-      at[S] = STRIPE * ROW_STRIDE + 4 * (FIRST + row * H::WORDS[S]) + shift;
-      find_strips<S + 1>(w, of_tensor, piece, row, at);
-    }
-  }
-  // The scales of this lane's block of a piece, block lane % 4, for rows g and g + 8; `inside`: the block is there.
-  DEVICE void read_scales(const LOCAL u8* piece, const u32 (&strips)[2][H::STRIPS], bool inside,
-                          f32 (&scale)[2][W::GROUPS], f32 (&minimum)[2]) {
-    UNROLL for (u32 i = 0; i < 2; i++) {
-      const LOCAL u8* at[H::STRIPS];
-      UNROLL for (u32 s = 0; s < H::STRIPS; s++) at[s] = piece + strips[i][s];
-      H::scales(at, lane_id() % 4, scale[i], minimum[i]);
-      UNROLL for (u32 s = 0; s < W::GROUPS; s++) scale[i][s] = inside ? scale[i][s] : 0.0f;
-      minimum[i] = inside ? minimum[i] : 0.0f;
-    }
-  }
-
-  // The lane's column e of products, which of float32 is of two terms.
-  DEVICE f32 dot(const Products& c, u32 i, u32 e) {
-    return TERMS == 1 ? c.of[2 * i + e] : multiply_add(c.of[2 * i + 1], 1.0f / 2048.0f, c.of[2 * i]);
-  }
-
-  // The e-th row of x whose results this lane has of a tile.
-  DEVICE u32 row_of_x(u32 tile, u32 e) { return (tile * OF_TILE + OF_LANE * (lane_id() % 4)) % M + e; }
-
-  // Adds the products of a piece with columns of x from `block` on. scales, minima: of this lane's block.
-  DEVICE void add_piece(const LOCAL u8* piece, u32 block, const f32 (&scales)[2][W::GROUPS], const f32 (&minima)[2],
-                        Sums (&sum)[TILES]) {
-    const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
-    u32 marked[2] = {};
-    f32 by[TILES][OF_LANE];
-    UNROLL for (u32 tile = 0; tile < TILES; tile++) {
-      UNROLL for (u32 e = 0; e < OF_LANE; e++) by[tile][e] = unit(block / BLOCKS, row_of_x(tile, e));
-    }
-    UNROLL for (u32 b = 0; b < BLOCKS; b++) {
-      u32 pairs[2][4];
-      f32 scale[2][W::GROUPS], minimum[2];
-      UNROLL for (u32 i = 0; i < 2; i++) {
-        const LOCAL u32* codes = (const LOCAL u32*)(piece + (g + 8 * i) * ROW_STRIDE + b * (ROW_BYTES / BLOCKS));
-        H::halves(codes, t, pairs[i]);
-        if constexpr (H::MARKED) marked[i] |= H::marks(codes, t);
-        UNROLL for (u32 s = 0; s < W::GROUPS; s++) scale[i][s] = shuffle(scales[i][s], 4 * g + b);
-        if constexpr (W::MINIMUM) minimum[i] = shuffle(minima[i], 4 * g + b);
+    MEMBER void add(const u32 (&a)[4], u32 first, u32 last, u32 tile) {
+      if constexpr (C::SPLIT) {
+        multiply_bytes<C::SIGNED>(a[0], a[1], first, c[0][tile]);
+        multiply_bytes<C::SIGNED>(a[2], a[3], last, c[CHAINS - 1][tile]);
+      } else {
+        multiply_bytes<C::SIGNED>(a, first, last, c[0][tile]);
       }
-      const u32 first[4] = {pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]};
-      const u32 last[4] = {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]};
+    }
+    MEMBER f32 dot(u32 chain, u32 tile, u32 r, u32) const {
+      const f32 high = (f32)(c[chain][tile].of[2 * r] * 256 + c[chain][tile].of[2 * r + 1]);
+      if constexpr (!WIDE) return high;
+      return multiply_add((f32)c[chain][TILES - !WIDE].of[2 * r + tile], 1.0f / 256.0f, high);
+    }
+  };
+  struct OfFloats {
+    Products c[CHAINS][TILES];
+
+    MEMBER void add(const u32 (&first)[4], const u32 (&last)[4], const OfX (&x)[TILES]) {
       UNROLL for (u32 tile = 0; tile < TILES; tile++) {
-        // Columns of rows of x that are not there repeat others, and nobody reads their sums.
-        constexpr u32 LANES = 4 * (M < OF_TILE ? M * TERMS : 8);
-        const LOCAL u32x4* x = terms(block, tile * OF_TILE, 0) + b * M * TERMS * 4;
-        const u32x4 of_x = x[(lane ^ (M * TERMS > 1 && b % 2 ? 4 : 0)) % LANES];
-        Products c = {};
-        f32 before[2][OF_LANE];
-        multiply_16x8<f16>(first, of_x[0], of_x[1], c);
-        if constexpr (H::SPLIT) {
-          UNROLL for (u32 i = 0; i < 2; i++) {
-            UNROLL for (u32 e = 0; e < OF_LANE; e++) before[i][e] = dot(c, i, e) * scale[i][0];
-          }
-          c = {};
-        }
-        multiply_16x8<f16>(last, of_x[2], of_x[3], c);
-        UNROLL for (u32 e = 0; e < OF_LANE; e++) {
-          UNROLL for (u32 i = 0; i < 2; i++) {
-            f32 total = sum[tile].of[e][i];
-            if constexpr (H::SPLIT) {
-              total = multiply_add(multiply_add(dot(c, i, e), scale[i][1], before[i][e]), by[tile][e], total);
-            } else {
-              total = multiply_add(dot(c, i, e) * by[tile][e], scale[i][0], total);
-            }
-            if constexpr (W::MINIMUM) total = multiply_add(sum_of_x(block + b, row_of_x(tile, e)), minimum[i], total);
-            sum[tile].of[e][i] = total;
-          }
-        }
+        multiply_16x8<f16>(first, x[tile][0], x[tile][1], c[0][tile]);
+        multiply_16x8<f16>(last, x[tile][2], x[tile][3], c[CHAINS - 1][tile]);
       }
     }
-    if constexpr (H::MARKED) {
-      UNROLL for (u32 i = 0; i < 2; i++) {
-        marked[i] |= shuffle_bits(marked[i], lane ^ 1);
-        marked[i] |= shuffle_bits(marked[i], lane ^ 2);
-        UNROLL for (u32 tile = 0; tile < TILES; tile++) {
-          UNROLL for (u32 e = 0; e < OF_LANE; e++) {
-            if (marked[i]) sum[tile].of[e][i] = quiet_nan();
+    MEMBER f32 dot(u32 chain, u32 tile, u32 r, u32 e) const {
+      if constexpr (!WIDE) return c[chain][tile].of[2 * r + e];
+      return multiply_add(c[chain][tile].of[2 * r + 1], 1.0f / 2048.0f, c[chain][tile].of[2 * r]);
+    }
+  };
+
+  // The products of a block of a lane's own, scaled: of rows g and g + 8.
+  template <class P>
+  DEVICE void scaled(const P& products, u32 piece, u32 block, u32 tile, u32 e, const f32 (&scale)[2][GROUPS],
+                     const f32 (&minimum)[2][GROUPS], f32 (&value)[2]) {
+    const u32 row = tile * OF_TILE + lane_id() % 4 % UNITS * OF_LANE + e;
+    const f32 by = unit(piece, row);
+    UNROLL for (u32 r = 0; r < 2; r++) {
+      value[r] = products.dot(0, tile, r, e) * by * scale[r][0];
+      if constexpr (C::SPLIT) value[r] = multiply_add(products.dot(1, tile, r, e) * by, scale[r][GROUPS - 1], value[r]);
+      if constexpr (W::MINIMUM) {
+        UNROLL for (u32 s = 0; s < GROUPS; s++) value[r] = multiply_add(sum_of_x(block, s, row), minimum[r][s], value[r]);
+      }
+    }
+  }
+
+  // Adds a piece's products: `piece`, of x in local memory; scales, of block lane % 4.
+  DEVICE void add_piece(const typename C::Piece& codes, u32 piece, Right& right, const f32 (&scales)[2][GROUPS],
+                        const f32 (&minima)[2][GROUPS], f32 (&sum)[NUMBERS]) {
+    const u32 lane = lane_id(), t = lane % 4;
+    u32 marked[2] = {};
+    f32 before[TILES * OF_LANE][2];
+    UNROLL for (u32 a = 0; a < UNITS; a++) {
+      If<INTEGER, OfIntegers, OfFloats> products = {};
+      UNROLL for (u32 b = a * BESIDE; b < (a + 1) * BESIDE; b++) {
+        OfX x[TILES];
+        UNROLL for (u32 tile = 0; tile < TILES; tile++) x[tile] = right.of(piece * BLOCKS, b, tile);
+        u32 first[4], last[4];
+        if constexpr (INTEGER) {
+          C::factor(codes, b, first);
+          products.add(first, x);
+        } else {
+          C::factor(codes, b, first, last);
+          products.add(first, last, x);
+        }
+        if constexpr (C::MARKED) UNROLL for (u32 r = 0; r < 2; r++) marked[r] |= C::marks(codes, b, r);
+      }
+      const u32 block = a * BESIDE + t / UNITS;
+      f32 scale[2][GROUPS], minimum[2][GROUPS] = {};
+      UNROLL for (u32 r = 0; r < 2; r++) {
+        if constexpr (C::MARKED) {
+          marked[r] |= shuffle_bits(marked[r], lane ^ 1);
+          marked[r] |= shuffle_bits(marked[r], lane ^ 2);
+        }
+        UNROLL for (u32 s = 0; s < GROUPS; s++) {
+          scale[r][s] = UNITS == 1 ? scales[r][s] : shuffle(scales[r][s], lane / 4 * 4 + block);
+          if constexpr (W::MINIMUM) minimum[r][s] = UNITS == 1 ? minima[r][s] : shuffle(minima[r][s], lane / 4 * 4 + block);
+        }
+        if constexpr (C::MARKED) scale[r][0] = marked[r] ? quiet_nan() : scale[r][0];
+      }
+      UNROLL for (u32 tile = 0; tile < TILES; tile++) {
+        UNROLL for (u32 e = 0; e < OF_LANE; e++) {
+          f32 value[2];
+          scaled(products, piece, piece * BLOCKS + block, tile, e, scale, minimum, value);
+          if constexpr (UNITS == 4) {
+            f32(&kept)[2] = before[tile * OF_LANE + e];
+            UNROLL for (u32 r = 0; r < 2; r++) {
+              if (a % 2) sum[number_of(tile, a / 2, r, e)] += kept[r] + value[r];
+              kept[r] = value[r];
+            }
+          } else {  // two lanes have neighbouring blocks: one takes the sum of row g, one that of row g + 8
+            constexpr u32 OTHER = UNITS;
+            const bool high = lane & OTHER;
+            const f32 given = shuffle(high ? value[0] : value[1], lane ^ OTHER);
+            sum[number_of(tile, a, 0, e)] += (high ? value[1] : value[0]) + given;
           }
         }
       }
     }
   }
 
-  // Sums of the stripes rows_of(0) to rows_of(count - 1), at most MOST, for `each_result`. fill(start, count) puts float4s
-  // of x into local memory, from `start` on; `there`: all of x is in it; `others` may still read what was there.
+  // Sums of the stripes rows_of(0) to rows_of(count - 1), at most MOST, for `each_result`. fill(first, stages) puts what of x
+  // stages `first` and on take into local memory; `there`: all of x is in it; `others` may still read what was there.
   template <class RowsOf, class Fill>
   DEVICE void sum_stripes(u32 count, u32 k, const RowsOf& rows_of, bool others, bool& there, const Fill& fill) {
-    constexpr u32 CHUNK = COLUMNS / PIECE;  // pieces of the columns of x that are in local memory at once
     const u32 wave = wave_id(), lane = lane_id();
-    const u32 pieces = ceil_div(k, PIECE), row_bytes = k / 8 * H::BITS;
-    LOCAL u8* ring = local() + wave * STAGES * PIECE_BYTES;
+    const u32 most = stages_of(k, 0), all = stages_of(k, wave);
+    LOCAL u8* ring = local() + wave * STAGES * STAGE_BYTES;
 
-    // Pieces are asked for in the order in which they are used: by columns of x, then stripes, then pieces.
-    u32 asked_first = wave, asked_piece = asked_first, asked_end = smaller(pieces, CHUNK);
-    u32 asked_slot = 0, asked_stage = 0;
-    Feed feed = {};
-    if (asked_piece < pieces) feed = feed_of(rows_of(0), asked_piece, row_bytes);
+    Place asked = {0, 0, 0, smaller(all, CHUNK)}, next = asked;
+    u32 asked_stage = 0;
+    Feed feed = feed_of(rows_of(0), k);
     const auto ask = [&]() __attribute__((always_inline)) {
-      if (asked_piece < pieces) {
-        ask_for_piece(feed, asked_piece, ring + asked_stage * PIECE_BYTES);
+      if (asked.z < all) {
+        ask_for_stage(feed, block_of(asked.z, wave), k, ring + asked_stage * STAGE_BYTES);
         asked_stage = asked_stage + 1 == STAGES ? 0 : asked_stage + 1;
-        asked_piece += STRIPE_WAVES;
-        if (asked_piece >= asked_end) {
-          if (++asked_slot == count) {
-            asked_slot = 0;
-            asked_first += CHUNK;
-            asked_end = smaller(pieces, asked_end + CHUNK);
-          }
-          asked_piece = asked_first;
-          if (asked_piece < pieces) feed = feed_of(rows_of(asked_slot), asked_piece, row_bytes);
-        }
+        if (asked.step(count, all) && asked.z < all) feed = feed_of(rows_of(asked.slot), k);
       }
       end_group();
     };
     _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) ask();
+    // Scales are asked for one stage ahead.
+    StripeRows<W> rows = rows_of(0);
+    u32 of_tensor[2] = {rows.in_tensor(lane / 4), rows.in_tensor(lane / 4 + 8)};
+    Scales coming = {};
+    const auto ask_scales = [&]() __attribute__((always_inline)) {
+      if (next.z < all) ask_for_scales(coming, rows, of_tensor, block_of(next.z, wave), k);
+    };
+    ask_scales();
     if (others) barrier();  // the sums of before are read
-    for (u32 i = 0; i < count * TILES; i++) sums(wave, i / TILES, i % TILES, lane) = {};
+    for (u32 i = 0; i < count * NUMBERS; i++) total(wave, i / NUMBERS, i % NUMBERS, lane) = 0.0f;
+    Right right;
     u32 stage = 0;
-    for (u32 start = 0; start < k; start += COLUMNS) {
+    for (u32 first = 0; first < most; first += CHUNK) {
       if (!there) {
-        if (start) barrier();
-        const u32 columns = smaller(k - start, COLUMNS);
-        fill(start / 4, ceil_div(columns, PIECE) * (PIECE / 4));
+        if (first) barrier();
+        fill(first, smaller(most - first, CHUNK));
         barrier();
-        there = columns == k;
+        there = most <= CHUNK;
       }
-      const u32 first = start / PIECE + wave, end = smaller(pieces, start / PIECE + CHUNK);
+      const u32 end = smaller(all, first + CHUNK);
       if (first >= end) continue;
       for (u32 slot = 0; slot < count; slot++) {
-        const StripeRows<W> rows = rows_of(slot);
-        u32 strips[2][H::STRIPS];
-        find_strips(rows.low, rows.low_first + lane / 4, first, lane / 4, strips[0]);
-        find_strips(rows.high, rows.high_first + lane / 4, first, lane / 4 + 8, strips[1]);
-        Sums sum[TILES];
-        UNROLL for (u32 tile = 0; tile < TILES; tile++) sum[tile] = sums(wave, slot, tile, lane);
-        _Pragma("nounroll") for (u32 piece = first; piece < end; piece += STRIPE_WAVES) {
+        f32 sum[NUMBERS];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = total(wave, slot, i, lane);
+        _Pragma("nounroll") for (u32 z = first; z < end; z++) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
           ask();
-          const LOCAL u8* from = ring + stage * PIECE_BYTES;
-          f32 scale[2][W::GROUPS], minimum[2] = {};
-          read_scales(from, strips, piece * BLOCKS + lane % 4 < k / BLOCK, scale, minimum);
-          add_piece(from, piece * BLOCKS - start / BLOCK, scale, minimum, sum);
+          const Scales scales = coming;
+          if (next.step(count, all) && next.z < all) {
+            rows = rows_of(next.slot);
+            UNROLL for (u32 r = 0; r < 2; r++) of_tensor[r] = rows.in_tensor(lane / 4 + 8 * r);
+          }
+          ask_scales();
+          const LOCAL u8* from = ring + stage * STAGE_BYTES;
+          UNROLL for (u32 h = 0; h < TOGETHER; h++) {
+            const u32 half = TOGETHER == 2 ? h : z % 2, of_span = PAIRED ? 2 * half + lane % 2 : lane % 4;
+            const u32 apart = TOGETHER == 2 ? 4 : 2, later = TOGETHER == 2 ? 2 * h : 0;
+            f32 scale[2][GROUPS], minimum[2][GROUPS] = {};
+            UNROLL for (u32 r = 0; r < 2; r++) scales.of[r].scales(of_span, scale[r], minimum[r]);
+            typename C::Piece codes;
+            C::template load<ROW_STRIDE>(
+                {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4}, codes);
+            const u32 piece = ((z - first) * STRIPE_WAVES + wave) * TOGETHER + h;
+            add_piece(codes, piece, right, scale, minimum, sum);
+          }
           stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
-        UNROLL for (u32 tile = 0; tile < TILES; tile++) sums(wave, slot, tile, lane) = sum[tile];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
       }
     }
     wait_for_groups<0>();
@@ -321,17 +395,21 @@ struct Stripes {
   // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x.
   template <class Result>
   DEVICE void each_result(u32 count, u32 m, const Result& result) {
-    for (u32 i = thread_id(); i < count * TILES * WAVE; i += STRIPE_THREADS) {
-      const u32 lane = i % WAVE, tile = i / WAVE % TILES, stripe = i / WAVE / TILES;
-      UNROLL for (u32 e = 0; e < OF_LANE; e++) {
-        const u32 of_x = tile * OF_TILE + OF_LANE * (lane % 4) + e;
-        if (of_x >= m) continue;
-        f32x2 total = (f32x2)0.0f;
-        UNROLL for (u32 w = 0; w < STRIPE_WAVES; w++) {
-          total += sums(w, stripe, tile, lane).of[e];
+    for (u32 i = thread_id(); i < count * 8 * m; i += STRIPE_THREADS) {
+      const u32 g = i % 8, of_x = i / 8 % m, stripe = i / 8 / m;
+      const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
+      f32 sums[2] = {};
+      UNROLL for (u32 w = 0; w < STRIPE_WAVES; w++) {
+        UNROLL for (u32 r = 0; r < 2; r++) {
+          f32 of[2];
+          UNROLL for (u32 pair = 0; pair < 2; pair++) {
+            const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
+            of[pair] = total(w, stripe, number_of(tile, pair, r, e), 4 * g + lane);
+          }
+          sums[r] += of[0] + of[1];
         }
-        result(stripe, lane / 4, of_x, total[0], total[1]);
       }
+      result(stripe, g, of_x, sums[0], sums[1]);
     }
   }
 };

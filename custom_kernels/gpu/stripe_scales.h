@@ -1,0 +1,185 @@
+// Scales and minima of stripes.h: a lane loads those of a span, 128 neighbouring columns of one weight row, in one request
+// for each array, and takes what its blocks need.
+#pragma once
+
+#include "streams.h"
+
+// COUNT neighbouring elements of an array, as words.
+template <class T, u32 COUNT>
+struct Neighbours {
+  static constexpr u32 BYTES = sizeof(T) * COUNT, WORDS = (BYTES + 3) / 4;
+  u32 words[WORDS];
+
+  // `there` of them; what is not there is zero. whole: all or none are there, and `from` is aligned as they are wide.
+  MEMBER void ask(const GLOBAL T* from, u32 there, bool whole) {
+    UNROLL for (u32 i = 0; i < WORDS; i++) words[i] = 0;
+    if (whole) {
+      if (there) {
+        if constexpr (BYTES == 16) {
+          const u32x4 v = *(const GLOBAL u32x4*)from;
+          UNROLL for (u32 i = 0; i < 4; i++) words[i] = v[i];
+        } else if constexpr (BYTES == 8) {
+          const u32x2 v = *(const GLOBAL u32x2*)from;
+          UNROLL for (u32 i = 0; i < 2; i++) words[i] = v[i];
+        } else {
+          using Word = If<BYTES == 1, u8, If<BYTES == 2, u16, u32>>;
+          words[0] = *(const GLOBAL Word*)from;
+        }
+      }
+    } else {
+      using Part = If<sizeof(T) == 1, u8, If<sizeof(T) == 2, u16, u32>>;
+      UNROLL for (u32 i = 0; i < COUNT; i++) {
+        const u32 at = i * sizeof(T);
+        if (i < there) words[at / 4] |= (u32)((const GLOBAL Part*)from)[i] << (at % 4 * 8);
+      }
+    }
+  }
+  // Element i, which may differ between lanes.
+  MEMBER f32 at(u32 i) const {
+    constexpr u32 OF_WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
+    u32 word = words[0];
+    UNROLL for (u32 w = 1; w < WORDS; w++) word = i / OF_WORD == w ? words[w] : word;
+    if constexpr (sizeof(T) == 4) return __builtin_bit_cast(f32, word);
+    if constexpr (sizeof(T) == 2) return widen(__builtin_bit_cast(T, (u16)(word >> (i % 2 * 16))));
+    if constexpr (sizeof(T) == 1) return (f32)(T)(u8)(word >> (i % 4 * 8));
+  }
+  MEMBER u32 byte(u32 i) const {
+    static_assert(sizeof(T) == 1);
+    u32 word = words[0];
+    UNROLL for (u32 w = 1; w < WORDS; w++) word = i / 4 == w ? words[w] : word;
+    return word >> (i % 4 * 8) & 255u;
+  }
+};
+
+// Elements of a span that begins with number `first` of `all`, `count` of them, that are there.
+DEVICE u32 there_of(u32 first, u32 count, u32 all) { return first < all ? smaller(all - first, count) : 0u; }
+
+// Of a span: ask(w, row, span, whole) for number `span` of row `row`; scales(i, ...): of block i of the four, for each GROUP
+// of the block, the scale and, if the format has them, the minimum. A result is multiplied by whole(w) in the end.
+template <class W>
+struct SpanScales;
+
+template <u32 BITS, u32 GROUP, u32 ZERO, bool HAS_MINIMUM, u32 SUPER_GROUP>
+struct SpanScales<Quantized<BITS, GROUP, ZERO, HAS_MINIMUM, SUPER_GROUP>> {
+  using W = Quantized<BITS, GROUP, ZERO, HAS_MINIMUM, SUPER_GROUP>;
+  static constexpr u32 GROUPS = W::GROUPS, COUNT = 4 * GROUPS;
+  using T = W::Scale;
+  Neighbours<T, COUNT> scale, minimum;
+  Neighbours<f16, 1> super_scale, super_minimum;
+
+  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+    const u64 at = ((u64)row * w.runs + 4 * span) * GROUPS;
+    const u32 there = there_of(4 * span, 4, w.runs) * GROUPS;
+    scale.ask((const GLOBAL T*)w.parts.scale + at, there, whole);
+    if constexpr (HAS_MINIMUM) minimum.ask((const GLOBAL T*)w.parts.minimum + at, there, whole);
+    if constexpr (SUPER_GROUP) {
+      const u64 super = (u64)row * (w.runs / 8) + span / 2;
+      super_scale.ask(w.parts.super_scale + super, there ? 1u : 0u, true);
+      if constexpr (HAS_MINIMUM) super_minimum.ask(w.parts.super_minimum + super, there ? 1u : 0u, true);
+    }
+  }
+  MEMBER void scales(u32 i, f32 (&of)[GROUPS], f32 (&least)[GROUPS]) const {
+    UNROLL for (u32 s = 0; s < GROUPS; s++) {
+      of[s] = scale.at(i * GROUPS + s);
+      if constexpr (HAS_MINIMUM) least[s] = minimum.at(i * GROUPS + s);
+      if constexpr (SUPER_GROUP) {
+        of[s] *= super_scale.at(0);
+        if constexpr (HAS_MINIMUM) least[s] *= super_minimum.at(0);
+      }
+    }
+  }
+  DEVICE f32 whole(const W&) { return 1.0f; }
+};
+
+template <u32 BITS, u32 ZERO, bool HAS_MINIMUM>
+struct SpanScales<SmallK<BITS, ZERO, HAS_MINIMUM>> {
+  using W = SmallK<BITS, ZERO, HAS_MINIMUM>;
+  static constexpr u32 GROUPS = 2;
+  Neighbours<i8, 8> scale, minimum;
+  Neighbours<f16, 1> super_scale, super_minimum;
+
+  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+    const u64 at = ((u64)row * w.runs + 4 * span) * 2, super = (u64)row * (w.runs / 8) + span / 2;
+    const u32 there = there_of(4 * span, 4, w.runs) * 2, one = there ? 1u : 0u;
+    scale.ask((const GLOBAL i8*)w.parts.scale + at, there, whole);
+    super_scale.ask(w.parts.super_scale + super, one, true);
+    if constexpr (HAS_MINIMUM) {
+      minimum.ask((const GLOBAL i8*)w.parts.minimum + at, there, whole);
+      super_minimum.ask(w.parts.super_minimum + super, one, true);
+    }
+  }
+  MEMBER void scales(u32 i, f32 (&of)[2], f32 (&least)[2]) const {
+    UNROLL for (u32 s = 0; s < 2; s++) {
+      of[s] = scale.at(2 * i + s) * super_scale.at(0);
+      if constexpr (HAS_MINIMUM) least[s] = minimum.at(2 * i + s) * super_minimum.at(0);
+    }
+  }
+  DEVICE f32 whole(const W&) { return 1.0f; }
+};
+
+template <u32 BITS, u32 GROUP, class S, class B>
+struct SpanScales<Affine<BITS, GROUP, S, B>> {
+  using W = Affine<BITS, GROUP, S, B>;
+  static constexpr u32 SHARERS = GROUP / 32, COUNT = 4 / SHARERS;
+  Neighbours<S, COUNT> scale;
+  Neighbours<B, COUNT> minimum;
+
+  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+    const u32 groups = w.runs / SHARERS, there = there_of(COUNT * span, COUNT, groups);
+    const u64 at = (u64)row * groups + COUNT * span;
+    scale.ask((const GLOBAL S*)w.parts.scale + at, there, whole);
+    minimum.ask((const GLOBAL B*)w.parts.minimum + at, there, whole);
+  }
+  MEMBER void scales(u32 i, f32 (&of)[1], f32 (&least)[1]) const {
+    of[0] = scale.at(i / SHARERS);
+    least[0] = minimum.at(i / SHARERS);
+  }
+  DEVICE f32 whole(const W&) { return 1.0f; }
+};
+
+template <bool NVIDIA>
+struct SpanScales<Fp4<NVIDIA>> {
+  using W = Fp4<NVIDIA>;
+  static constexpr u32 GROUPS = W::GROUPS;
+  Neighbours<u8, 4 * GROUPS> scale;
+
+  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+    const u32 there = there_of(4 * span, 4, w.runs) * GROUPS;
+    scale.ask((const GLOBAL u8*)w.parts.scale + ((u64)row * w.runs + 4 * span) * GROUPS, there, whole);
+  }
+  MEMBER void scales(u32 i, f32 (&of)[GROUPS], f32 (&)[GROUPS]) const {
+    UNROLL for (u32 s = 0; s < GROUPS; s++) {
+      const u32 bits = scale.byte(i * GROUPS + s);
+      of[s] = NVIDIA ? float_of_e4m3(bits) : float_of_e8m0(bits);
+    }
+  }
+  DEVICE f32 whole(const W& w) {
+    if constexpr (NVIDIA) return *w.parts.global_scale;
+    return 1.0f;
+  }
+};
+
+template <Scaling SCALING>
+struct SpanScales<Fp8<SCALING>> {
+  using W = Fp8<SCALING>;
+  static constexpr bool IN_BLOCKS = SCALING == BLOCKS_OF_32;
+  Neighbours<If<IN_BLOCKS, u8, f32>, IN_BLOCKS ? 4 : 1> scale;
+
+  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+    const u32 there = there_of(4 * span, 4, w.runs);
+    if constexpr (IN_BLOCKS) {
+      scale.ask((const GLOBAL u8*)w.parts.scale + (u64)row * w.runs + 4 * span, there, whole);
+    } else {
+      const u32 at = SCALING == CHANNEL ? row : SCALING == TENSOR ? 0u : row / 128 * ceil_div(w.runs, 4) + span;
+      scale.ask((const GLOBAL f32*)w.parts.scale + at, there ? 1u : 0u, true);
+    }
+  }
+  MEMBER void scales(u32 i, f32 (&of)[1], f32 (&)[1]) const {
+    if constexpr (IN_BLOCKS) {
+      of[0] = float_of_e8m0(scale.byte(i));
+    } else {
+      of[0] = scale.at(0);
+    }
+  }
+  DEVICE f32 whole(const W&) { return 1.0f; }
+};
