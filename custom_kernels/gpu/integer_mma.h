@@ -49,21 +49,23 @@ DEVICE void load_words_of_rows(const LOCAL u8* rows, u32 stride, u32 first, u32 
                : "memory");
 }
 
-// Loads where it is `mine`; else `held` stays.
-DEVICE void load_if(bool mine, const LOCAL u32x4* from, u32x4& held) {
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];}"
+// Loads from AT bytes on where it is `mine`; else `held` stays.
+template <u32 AT>
+DEVICE void load_if(bool mine, const LOCAL u8* from, u32x4& held) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4+%6];}"
                : "+r"(held[0]), "+r"(held[1]), "+r"(held[2]), "+r"(held[3])
-               : "r"((u32)(u64)from), "r"((u32)mine)
+               : "r"((u32)(u64)from), "r"((u32)mine), "n"(AT)
                : "memory");
 }
-DEVICE void load_if(bool mine, const LOCAL u32x2* from, u32x2& held) {
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p ld.shared.v2.u32 {%0, %1}, [%2];}"
+template <u32 AT>
+DEVICE void load_if(bool mine, const LOCAL u8* from, u32x2& held) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p ld.shared.v2.u32 {%0, %1}, [%2+%4];}"
                : "+r"(held[0]), "+r"(held[1])
-               : "r"((u32)(u64)from), "r"((u32)mine)
+               : "r"((u32)(u64)from), "r"((u32)mine), "n"(AT)
                : "memory");
 }
 
-// Byte `i` of each of four words.
+// Byte I of each of four words.
 template <u32 I>
 DEVICE u32 gather_bytes(const u32 (&words)[4]) {
   const u32 low = (u32)__nvvm_prmt((i32)words[0], (i32)words[1], (i32)(I * 0x11 + 0x40));
@@ -106,8 +108,8 @@ DEVICE void load_words_of_rows(const LOCAL u8* rows, u32 stride, u32 first, u32 
   const u32 g = lane_id() / 4, t = lane_id() % 4;
   for (u32 i = 0; i < 4; i++) words[i] = *(const LOCAL u32*)(rows + (g + i % 2 * 8) * stride + (i / 2 ? second : first) + 4 * t);
 }
-DEVICE void load_if(bool mine, const LOCAL u32x4* from, u32x4& held) { held = mine ? *from : held; }
-DEVICE void load_if(bool mine, const LOCAL u32x2* from, u32x2& held) { held = mine ? *from : held; }
+template <u32 AT, class T>
+DEVICE void load_if(bool mine, const LOCAL u8* from, T& held) { held = mine ? *(const LOCAL T*)(from + AT) : held; }
 template <u32 I>
 DEVICE u32 gather_bytes(const u32 (&words)[4]) {
   u32 bytes = 0;

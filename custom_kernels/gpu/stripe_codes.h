@@ -17,20 +17,17 @@
 enum Order { LINEAR, ADJACENT, NEIGHBOURS, EVEN_ODD };
 
 #if defined(__NVPTX__)
-// a * b + c as one instruction of the multipliers, since decoding has too many for the other units: so b must not look
-// like the constant that it is. Grids are one-dimensional: %ctaid.z is 0.
-DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
-  u32 result, zero;
-  asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b + zero), "r"(c));
-  return result;
+// Zero, which the compiler does not know: grids are one-dimensional.
+DEVICE u32 unknown_zero() {
+  u32 zero;
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+  return zero;
 }
-// (a >> DOWN) + c, likewise.
-template <u32 DOWN>
-DEVICE u32 shift_and_add(u32 a, u32 c) {
-  u32 result, zero;
-  asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-  asm("mad.hi.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"((1u << (32 - DOWN)) + zero), "r"(c));
+// a * b + c as one instruction of the multipliers, since decoding has too many for the other units: so b, with `zero` added,
+// must not look like the constant that it is.
+DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
+  u32 result;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
 // Bytes 0 and 1 of a word in bytes 0 and 2, with zeros between.
@@ -38,9 +35,8 @@ DEVICE u32 bytes_apart(u32 word) { return (u32)__nvvm_prmt((i32)word, 0, 0x4140)
 // 32 bits of two words from bit `shift` (below 32) of the first on.
 DEVICE u32 bits_from(u32 low, u32 high, u32 shift) { return __builtin_elementwise_fshr(high, low, shift); }
 #else
+DEVICE u32 unknown_zero() { return 0; }
 DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) { return a * b + c; }
-template <u32 DOWN>
-DEVICE u32 shift_and_add(u32 a, u32 c) { return (a >> DOWN) + c; }
 DEVICE u32 bytes_apart(u32 word) { return (word & 255u) | (word >> 8 & 255u) << 16; }
 DEVICE u32 bits_from(u32 low, u32 high, u32 shift) { return (u32)(((u64)high << 32 | low) >> shift); }
 #endif
@@ -55,6 +51,7 @@ struct PieceAt {
   const LOCAL u8* codes;
   const LOCAL u8* planes;
   u32 first, second, first_plane, second_plane;
+  u32 zero;  // unknown_zero
 };
 
 // Words of codes as they are stored, of blocks 0 to 3: word t of 16 bytes of rows g and g + 8, in turn.
@@ -225,18 +222,21 @@ struct StripeCodes<Mxfp4> {
   static constexpr bool INTEGER = false, SPLIT = false, MARKED = false, PAIRED = true;
   static constexpr Order ORDER = NEIGHBOURS;
   struct Piece {
-    u32 words[4][2];
+    u32 words[4][2], zero;
   };
   template <u32 STRIDE>
-  DEVICE void load(const PieceAt& at, Piece& piece) { load_piece<4, STRIDE>(at, piece.words); }
+  DEVICE void load(const PieceAt& at, Piece& piece) {
+    load_piece<4, STRIDE>(at, piece.words);
+    piece.zero = at.zero;
+  }
   DEVICE void factor(const Piece& piece, u32 b, u32 (&first)[4], u32 (&last)[4]) {
     constexpr u32 SEVENS = 0x70007000u;
     UNROLL for (u32 r = 0; r < 2; r++) {
       const u32 even = piece.words[b][r] & 0x0f0f0f0fu, odd = piece.words[b][r] & 0xf0f0f0f0u;
-      first[r] = carried(multiply_integers(even, 512, SEVENS));
-      first[2 + r] = carried(multiply_integers(odd, 32, SEVENS));
-      last[r] = carried(multiply_integers(even, 2, SEVENS));
-      last[2 + r] = carried(shift_and_add<3>(odd, SEVENS));
+      first[r] = carried(multiply_integers(even, 512 + piece.zero, SEVENS));
+      first[2 + r] = carried(multiply_integers(odd, 32 + piece.zero, SEVENS));
+      last[r] = carried(multiply_integers(even, 2 + piece.zero, SEVENS));
+      last[2 + r] = carried(multiply_integers(odd >> 8, 32 + piece.zero, SEVENS));
     }
   }
 };
@@ -247,10 +247,11 @@ struct StripeCodes<Nvfp4> {
   static constexpr bool INTEGER = false, SPLIT = true, MARKED = false, PAIRED = true;
   static constexpr Order ORDER = LINEAR;
   struct Piece {
-    u32 fours[4][2][2];  // of a block, row, half: four codes
+    u32 fours[4][2][2], zero;  // of a block, row, half: four codes
   };
   template <u32 STRIDE>
   DEVICE void load(const PieceAt& at, Piece& piece) {
+    piece.zero = at.zero;
     UNROLL for (u32 b = 0; b < 4; b++) {
       UNROLL for (u32 i = 0; i < 4; i++) {
         const LOCAL u8* row = at.codes + (lane_id() / 4 + i / 2 * 8) * STRIDE + ((b < 2 ? at.first : at.second) + b % 2) * 16;
@@ -263,29 +264,32 @@ struct StripeCodes<Nvfp4> {
       UNROLL for (u32 i = 0; i < 2; i++) {
         u32(&to)[4] = i ? last : first;
         const u32 apart = bytes_apart(piece.fours[b][r][i]);
-        to[r] = carried(multiply_integers(apart & 0x000f000fu, 512, 0x70007000u));
-        to[2 + r] = carried(multiply_integers(apart, 32, 0x70007000u));
+        to[r] = carried(multiply_integers(apart & 0x000f000fu, 512 + piece.zero, 0x70007000u));
+        to[2 + r] = carried(multiply_integers(apart, 32 + piece.zero, 0x70007000u));
       }
     }
   }
 };
 
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
-inline constexpr bool CONVERTS_E4M3 = true;
+inline constexpr bool HALVES_OF_E4M3 = true;
 #else
-inline constexpr bool CONVERTS_E4M3 = false;
+inline constexpr bool HALVES_OF_E4M3 = false;
 #endif
 
 template <Scaling SCALING>
 struct StripeCodes<Fp8<SCALING>> {
-  static constexpr u32 BITS = 8, EXPONENT = CONVERTS_E4M3 ? 0 : 8, PLANES = 0;
-  static constexpr bool INTEGER = false, SPLIT = false, MARKED = !CONVERTS_E4M3, PAIRED = false;
-  static constexpr Order ORDER = CONVERTS_E4M3 ? ADJACENT : LINEAR;
+  static constexpr u32 BITS = 8, EXPONENT = HALVES_OF_E4M3 ? 0 : 8, PLANES = 0;
+  static constexpr bool INTEGER = false, SPLIT = false, MARKED = !HALVES_OF_E4M3, PAIRED = false;
+  static constexpr Order ORDER = HALVES_OF_E4M3 ? ADJACENT : LINEAR;
   struct Piece {
-    u32 words[4][4];
+    u32 words[4][4], zero;
   };
   template <u32 STRIDE>
-  DEVICE void load(const PieceAt& at, Piece& piece) { load_piece<8, STRIDE>(at, piece.words); }
+  DEVICE void load(const PieceAt& at, Piece& piece) {
+    load_piece<8, STRIDE>(at, piece.words);
+    piece.zero = at.zero;
+  }
   DEVICE void factor(const Piece& piece, u32 b, u32 (&first)[4], u32 (&last)[4]) {
     UNROLL for (u32 r = 0; r < 2; r++) {
       UNROLL for (u32 i = 0; i < 2; i++) {
@@ -296,7 +300,7 @@ struct StripeCodes<Fp8<SCALING>> {
             : "=r"(to[r]), "=r"(to[2 + r])
             : "r"(word));
 #else
-        to[r] = multiply_integers(word & 0x00ff00ffu, 128u, 0x40004000u) & 0xbf80bf80u;
+        to[r] = multiply_integers(word & 0x00ff00ffu, 128u + piece.zero, 0x40004000u) & 0xbf80bf80u;
         to[2 + r] = ((word >> 1) & 0x3f803f80u) | (word & 0x80008000u);
 #endif
       }

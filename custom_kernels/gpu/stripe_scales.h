@@ -10,10 +10,11 @@ struct Neighbours {
   static constexpr u32 BYTES = sizeof(T) * COUNT, WORDS = (BYTES + 3) / 4;
   u32 words[WORDS];
 
-  // `there` of them; what is not there is zero. whole: all or none are there, and `from` is aligned as they are wide.
-  MEMBER void ask(const GLOBAL T* from, u32 there, bool whole) {
+  // `there` of them; what is not there is zero. WHOLE: all or none are there, and `from` is aligned as they are wide.
+  template <bool WHOLE>
+  MEMBER void ask(const GLOBAL T* from, u32 there) {
     UNROLL for (u32 i = 0; i < WORDS; i++) words[i] = 0;
-    if (whole) {
+    if constexpr (WHOLE) {
       if (there) {
         if constexpr (BYTES == 16) {
           const u32x4 v = *(const GLOBAL u32x4*)from;
@@ -49,12 +50,37 @@ struct Neighbours {
     UNROLL for (u32 w = 1; w < WORDS; w++) word = i / 4 == w ? words[w] : word;
     return word >> (i % 4 * 8) & 255u;
   }
+  // Bytes 2 i and 2 i + 1.
+  MEMBER u32 pair(u32 i) const {
+    u32 word = words[0];
+    UNROLL for (u32 w = 1; w < WORDS; w++) word = i / 2 == w ? words[w] : word;
+    return word >> (i % 2 * 16) & 0xffffu;
+  }
 };
 
 // Elements of a span that begins with number `first` of `all`, `count` of them, that are there.
 DEVICE u32 there_of(u32 first, u32 count, u32 all) { return first < all ? smaller(all - first, count) : 0u; }
 
-// Of a span: ask(w, row, span, whole) for number `span` of row `row`; scales(i, ...): of block i of the four, for each GROUP
+// 2^(bits - 127), and NaN, as float_of_e8m0 has them: infinity times zero is NaN.
+DEVICE f32 scale_of_e8m0(u32 bits) {
+  const f32 power = __builtin_bit_cast(f32, bits ? bits << 23 : 0x00400000u);
+  return multiply_add(power, 0.0f, power);
+}
+
+// Two E4M3 numbers of 16 bits.
+DEVICE void two_of_e4m3(u32 bits, f32& first, f32& second) {
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
+  u32 halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)bits));
+  first = half_of(halves, 0);
+  second = half_of(halves, 1);
+#else
+  first = float_of_e4m3(bits & 255u);
+  second = float_of_e4m3(bits >> 8);
+#endif
+}
+
+// Of a span (places in arrays of scales are below 2^32): ask<WHOLE>(w, row, span) for number `span` of row `row`; scales(i, ...): of block i of the four, for each GROUP
 // of the block, the scale and, if the format has them, the minimum. A result is multiplied by whole(w) in the end.
 template <class W>
 struct SpanScales;
@@ -67,15 +93,16 @@ struct SpanScales<Quantized<BITS, GROUP, ZERO, HAS_MINIMUM, SUPER_GROUP>> {
   Neighbours<T, COUNT> scale, minimum;
   Neighbours<f16, 1> super_scale, super_minimum;
 
-  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
-    const u64 at = ((u64)row * w.runs + 4 * span) * GROUPS;
+  template <bool WHOLE>
+  MEMBER void ask(const W& w, u32 row, u32 span) {
+    const u32 at = (row * w.runs + 4 * span) * GROUPS;
     const u32 there = there_of(4 * span, 4, w.runs) * GROUPS;
-    scale.ask((const GLOBAL T*)w.parts.scale + at, there, whole);
-    if constexpr (HAS_MINIMUM) minimum.ask((const GLOBAL T*)w.parts.minimum + at, there, whole);
+    scale.template ask<WHOLE>((const GLOBAL T*)w.parts.scale + at, there);
+    if constexpr (HAS_MINIMUM) minimum.template ask<WHOLE>((const GLOBAL T*)w.parts.minimum + at, there);
     if constexpr (SUPER_GROUP) {
-      const u64 super = (u64)row * (w.runs / 8) + span / 2;
-      super_scale.ask(w.parts.super_scale + super, there ? 1u : 0u, true);
-      if constexpr (HAS_MINIMUM) super_minimum.ask(w.parts.super_minimum + super, there ? 1u : 0u, true);
+      const u32 super = row * (w.runs / 8) + span / 2;
+      super_scale.template ask<true>(w.parts.super_scale + super, there ? 1u : 0u);
+      if constexpr (HAS_MINIMUM) super_minimum.template ask<true>(w.parts.super_minimum + super, there ? 1u : 0u);
     }
   }
   MEMBER void scales(u32 i, f32 (&of)[GROUPS], f32 (&least)[GROUPS]) const {
@@ -98,14 +125,15 @@ struct SpanScales<SmallK<BITS, ZERO, HAS_MINIMUM>> {
   Neighbours<i8, 8> scale, minimum;
   Neighbours<f16, 1> super_scale, super_minimum;
 
-  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
-    const u64 at = ((u64)row * w.runs + 4 * span) * 2, super = (u64)row * (w.runs / 8) + span / 2;
+  template <bool WHOLE>
+  MEMBER void ask(const W& w, u32 row, u32 span) {
+    const u32 at = (row * w.runs + 4 * span) * 2, super = row * (w.runs / 8) + span / 2;
     const u32 there = there_of(4 * span, 4, w.runs) * 2, one = there ? 1u : 0u;
-    scale.ask((const GLOBAL i8*)w.parts.scale + at, there, whole);
-    super_scale.ask(w.parts.super_scale + super, one, true);
+    scale.template ask<WHOLE>((const GLOBAL i8*)w.parts.scale + at, there);
+    super_scale.template ask<true>(w.parts.super_scale + super, one);
     if constexpr (HAS_MINIMUM) {
-      minimum.ask((const GLOBAL i8*)w.parts.minimum + at, there, whole);
-      super_minimum.ask(w.parts.super_minimum + super, one, true);
+      minimum.template ask<WHOLE>((const GLOBAL i8*)w.parts.minimum + at, there);
+      super_minimum.template ask<true>(w.parts.super_minimum + super, one);
     }
   }
   MEMBER void scales(u32 i, f32 (&of)[2], f32 (&least)[2]) const {
@@ -124,11 +152,12 @@ struct SpanScales<Affine<BITS, GROUP, S, B>> {
   Neighbours<S, COUNT> scale;
   Neighbours<B, COUNT> minimum;
 
-  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+  template <bool WHOLE>
+  MEMBER void ask(const W& w, u32 row, u32 span) {
     const u32 groups = w.runs / SHARERS, there = there_of(COUNT * span, COUNT, groups);
-    const u64 at = (u64)row * groups + COUNT * span;
-    scale.ask((const GLOBAL S*)w.parts.scale + at, there, whole);
-    minimum.ask((const GLOBAL B*)w.parts.minimum + at, there, whole);
+    const u32 at = row * groups + COUNT * span;
+    scale.template ask<WHOLE>((const GLOBAL S*)w.parts.scale + at, there);
+    minimum.template ask<WHOLE>((const GLOBAL B*)w.parts.minimum + at, there);
   }
   MEMBER void scales(u32 i, f32 (&of)[1], f32 (&least)[1]) const {
     of[0] = scale.at(i / SHARERS);
@@ -143,14 +172,16 @@ struct SpanScales<Fp4<NVIDIA>> {
   static constexpr u32 GROUPS = W::GROUPS;
   Neighbours<u8, 4 * GROUPS> scale;
 
-  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+  template <bool WHOLE>
+  MEMBER void ask(const W& w, u32 row, u32 span) {
     const u32 there = there_of(4 * span, 4, w.runs) * GROUPS;
-    scale.ask((const GLOBAL u8*)w.parts.scale + ((u64)row * w.runs + 4 * span) * GROUPS, there, whole);
+    scale.template ask<WHOLE>((const GLOBAL u8*)w.parts.scale + (row * w.runs + 4 * span) * GROUPS, there);
   }
   MEMBER void scales(u32 i, f32 (&of)[GROUPS], f32 (&)[GROUPS]) const {
-    UNROLL for (u32 s = 0; s < GROUPS; s++) {
-      const u32 bits = scale.byte(i * GROUPS + s);
-      of[s] = NVIDIA ? float_of_e4m3(bits) : float_of_e8m0(bits);
+    if constexpr (NVIDIA) {
+      two_of_e4m3(scale.pair(i), of[0], of[GROUPS - 1]);
+    } else {
+      of[0] = scale_of_e8m0(scale.byte(i));
     }
   }
   DEVICE f32 whole(const W& w) {
@@ -165,18 +196,19 @@ struct SpanScales<Fp8<SCALING>> {
   static constexpr bool IN_BLOCKS = SCALING == BLOCKS_OF_32;
   Neighbours<If<IN_BLOCKS, u8, f32>, IN_BLOCKS ? 4 : 1> scale;
 
-  MEMBER void ask(const W& w, u32 row, u32 span, bool whole) {
+  template <bool WHOLE>
+  MEMBER void ask(const W& w, u32 row, u32 span) {
     const u32 there = there_of(4 * span, 4, w.runs);
     if constexpr (IN_BLOCKS) {
-      scale.ask((const GLOBAL u8*)w.parts.scale + (u64)row * w.runs + 4 * span, there, whole);
+      scale.template ask<WHOLE>((const GLOBAL u8*)w.parts.scale + row * w.runs + 4 * span, there);
     } else {
       const u32 at = SCALING == CHANNEL ? row : SCALING == TENSOR ? 0u : row / 128 * ceil_div(w.runs, 4) + span;
-      scale.ask((const GLOBAL f32*)w.parts.scale + at, there ? 1u : 0u, true);
+      scale.template ask<true>((const GLOBAL f32*)w.parts.scale + at, there ? 1u : 0u);
     }
   }
   MEMBER void scales(u32 i, f32 (&of)[1], f32 (&)[1]) const {
     if constexpr (IN_BLOCKS) {
-      of[0] = float_of_e8m0(scale.byte(i));
+      of[0] = scale_of_e8m0(scale.byte(i));
     } else {
       of[0] = scale.at(0);
     }

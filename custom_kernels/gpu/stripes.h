@@ -179,9 +179,13 @@ struct Stripes {
   };
   DEVICE void ask_for_scales(Scales& scales, const StripeRows<W>& rows, const u32 (&of_tensor)[2], u32 block, u32 k) {
     const u32 span = block / 4 + (PAIRED ? lane_id() % 4 / 2 : 0);
-    const bool whole = k % PIECE == 0;
-    scales.of[0].ask(rows.low, of_tensor[0], span, whole);
-    scales.of[1].ask(rows.high, of_tensor[1], span, whole);
+    if (k % PIECE == 0) {
+      scales.of[0].template ask<true>(rows.low, of_tensor[0], span);
+      scales.of[1].template ask<true>(rows.high, of_tensor[1], span);
+    } else {
+      scales.of[0].template ask<false>(rows.low, of_tensor[0], span);
+      scales.of[1].template ask<false>(rows.high, of_tensor[1], span);
+    }
   }
 
   // Where a lane reads the right factor, from the first block in local memory on, and which blocks are its own.
@@ -196,12 +200,13 @@ struct Stripes {
       beside = column / 2 / UNITS;
       from = x_of(0, row) + e * OF_COLUMN + lane_id() % 4 * OF_PLACE;
     }
-    MEMBER OfX of(u32 block, u32 b, u32 tile) {
-      const LOCAL OfX* at = (const LOCAL OfX*)(from + ((block + b) * M + tile * OF_TILE) * OF_BLOCK);
-      if constexpr (BESIDE == 1) return *at;
-      load_if(beside == b % BESIDE, at, held[b]);
-      return held[b];
+    template <u32 B>
+    MEMBER OfX of(const LOCAL u8* piece, u32 tile) {
+      if constexpr (BESIDE == 1) return *(const LOCAL OfX*)(piece + (B * M + tile * OF_TILE) * OF_BLOCK);
+      load_if<B * M * OF_BLOCK>(beside == B % BESIDE, piece, held[BESIDE > 1 ? B : 0]);
+      return held[BESIDE > 1 ? B : 0];
     }
+    MEMBER const LOCAL u8* at(u32 piece) const { return from + piece * (BLOCKS * M * OF_BLOCK); }
   };
 
   // Products of the blocks that lie beside each other.
@@ -268,11 +273,15 @@ struct Stripes {
     const u32 lane = lane_id(), t = lane % 4;
     u32 marked[2] = {};
     f32 before[TILES * OF_LANE][2];
+    const LOCAL u8* of_x = right.at(piece);
     UNROLL for (u32 a = 0; a < UNITS; a++) {
       If<INTEGER, OfIntegers, OfFloats> products = {};
       UNROLL for (u32 b = a * BESIDE; b < (a + 1) * BESIDE; b++) {
         OfX x[TILES];
-        UNROLL for (u32 tile = 0; tile < TILES; tile++) x[tile] = right.of(piece * BLOCKS, b, tile);
+        UNROLL for (u32 tile = 0; tile < TILES; tile++) {
+          x[tile] = b == 0 ? right.template of<0>(of_x, tile) : b == 1 ? right.template of<1>(of_x, tile)
+                    : b == 2 ? right.template of<2>(of_x, tile) : right.template of<3>(of_x, tile);
+        }
         u32 first[4], last[4];
         if constexpr (INTEGER) {
           C::factor(codes, b, first);
@@ -348,6 +357,7 @@ struct Stripes {
     if (others) barrier();  // the sums of before are read
     for (u32 i = 0; i < count * NUMBERS; i++) total(wave, i / NUMBERS, i % NUMBERS, lane) = 0.0f;
     Right right;
+    const u32 zero = unknown_zero();
     u32 stage = 0;
     for (u32 first = 0; first < most; first += CHUNK) {
       if (!there) {
@@ -379,7 +389,7 @@ struct Stripes {
             UNROLL for (u32 r = 0; r < 2; r++) scales.of[r].scales(of_span, scale[r], minimum[r]);
             typename C::Piece codes;
             C::template load<ROW_STRIDE>(
-                {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4}, codes);
+                {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero}, codes);
             const u32 piece = ((z - first) * STRIPE_WAVES + wave) * TOGETHER + h;
             add_piece(codes, piece, right, scale, minimum, sum);
           }
