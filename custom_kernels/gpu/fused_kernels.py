@@ -33,7 +33,7 @@ class FusedKernel:
     rows: int | Tile
     summed: str = ""  # as in ops/fused_matmul.py
     layer: str = ""  # as its layer_norm
-    striped: bool = False  # of few rows: fused_stripes.h, not fused_gemv.h
+    stripes: str = ""  # of few rows: "stripes" or "wide_stripes" of fused_stripes.h, else fused_gemv.h
 
     @property
     def symbol(self) -> str:
@@ -43,7 +43,7 @@ class FusedKernel:
         form = f"{self.name}_{self.count}{''.join(c for c, there in flags if there)}"
         if isinstance(self.rows, Tile):
             return f"strixhlo_fused_gemm_{form}_m{self.rows.name}"
-        return f"strixhlo_fused_{'stripes_' if self.striped else ''}{form}_m{self.rows}"
+        return f"strixhlo_fused_{self.stripes + '_' if self.stripes else ''}{form}_m{self.rows}"
 
     @property
     def bindings(self) -> int:
@@ -81,11 +81,11 @@ class FusedKernel:
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         held.insert(0, "norm_bias" if self.layer == "biased" else "nullptr")
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])
-        return f"FUSED_{'STRIPES' if self.striped else 'GEMV'}({OF}, {self.rows}, {given}, {sums})"
+        return f"FUSED_{self.stripes.upper() or 'GEMV'}({OF}, {self.rows}, {given}, {sums})"
 
 
 _SYMBOL = re.compile(
-    r"strixhlo_fused_(?:gemm_|(stripes_))?(\w+)_([123])"
+    r"strixhlo_fused_(?:gemm_|((?:wide_)?stripes)_)?(\w+)_([123])"
     r"(g?)(n?)(l?)(c?)(b?)(r?)(s?)(f?)_m(\d+|\d+x\dx\d|\d+w)(_more)?"
 )
 _AFFINE = re.compile(r"(affine\d_g\d+)_(\w+?)_(\w+)")
@@ -102,7 +102,7 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
     found = _SYMBOL.fullmatch(symbol)
     if not found:
         raise KeyError(symbol)
-    striped, name, count, *flags, rows, more = found.groups()
+    stripes, name, count, *flags, rows, more = found.groups()
     format, dtypes = format_of_name(name)
     gated, normed, layer, constant, biased, added, summed, scaled = map(bool, flags)
     parts = tuple(parts_of[format])
@@ -111,6 +111,6 @@ def fused_line(symbol: str, parts_of: dict[str, Sequence[str]]) -> str:
         "scaled" if scaled else "sum" if summed else "",
         "biased" if constant else "plain" if layer else "",
     )
-    form = (gated, normed, biased, added, size, of_sum, of_norm, bool(striped))
+    form = (gated, normed, biased, added, size, of_sum, of_norm, stripes or "")
     kernel = FusedKernel(name, format, dtypes, parts, int(count), *form)
     return kernel.line(bool(more))

@@ -12,10 +12,10 @@ struct FusedStripe {
   u32 first, column;
 };
 
-template <u32 M, class W, class FORM, class X>
-DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
+template <u32 SIDES, u32 M, class W, class FORM, class X>
+DEVICE void fused_in_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
                           GLOBAL X* y, const FusedShape<X> s) {
-  using S = Stripes<M, W, X>;
+  using S = Stripes<M, W, X, SIDES>;
   constexpr u32 ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;  // of a tensor in a stripe
   UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = s.k / W::RUN;
   u32 stripes = 0;
@@ -34,10 +34,10 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
     return at;
   };
 
-  FusedInput<M, STRIPE_THREADS, FORM::SUM, FORM::NORM, X> in = {x, s.m, s.k, s.norm, s.norm_bias, s.sum};
+  FusedInput<M, S::THREADS, FORM::SUM, FORM::NORM, X> in = {x, s.m, s.k, s.norm, s.norm_bias, s.sum};
   bool stored = false, there = false;
   const auto fill = [&](u32 first, u32 stages) __attribute__((always_inline)) {
-    put_rows<M, W, X>(first, stages, s.m, s.k, [&](u32 row, u32 i) __attribute__((always_inline)) {
+    put_rows<S>(first, stages, s.m, s.k, [&](u32 row, u32 i) __attribute__((always_inline)) {
       return in.at(row, i, in.weight_at(i), stored);
     });
   };
@@ -76,4 +76,14 @@ DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fu
       }
     });
   }
+}
+template <u32 M, class W, class FORM, class X>
+DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
+                          const FusedShape<X> s) {
+  fused_in_stripes<1, M, W, FORM>(x, tensors, of, y, s);
+}
+template <u32 M, class W, class FORM, class X>
+DEVICE void fused_wide_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
+                               const FusedShape<X> s) {
+  fused_in_stripes<2, M, W, FORM>(x, tensors, of, y, s);
 }

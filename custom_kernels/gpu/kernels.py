@@ -34,7 +34,9 @@ GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
 STRIPED = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 STRIPED_BITS = (4, 8)  # the same of affine formats
 SPAN = 128
-STRIPE_LOCAL = 98 * 1024  # bytes of local memory that a launch of such a kernel gives
+# Bytes of local memory that a launch of such a kernel gives, and of one with 512 threads and both sides of x.
+STRIPE_LOCAL, WIDE_STRIPE_LOCAL = 98 * 1024, 200 * 1024
+SIDES = {"stripes": 1, "wide_stripes": 2}  # in symbols -> groups of eight waves
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
@@ -65,7 +67,7 @@ def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
     if tile := re.search(r"_m(\d+x\dx\d|\d+w)", symbol):
         return tile_of(tile[1]).threads
-    if symbol.startswith("strixhlo_moe_one"):
+    if symbol.startswith("strixhlo_moe_one") or "_wide_stripes_" in symbol:
         return 512
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
@@ -80,14 +82,18 @@ def _kernels() -> dict[str, str]:
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
         if name in FORMATS:
-            lines |= {f"strixhlo_stripes_{name}_m{m}": f"STRIPES({OF}, {name}, {m})" for m in GEMV_ROWS}
+            of = {m: f"{OF}, {name}, {m}" for m in GEMV_ROWS}
+            lines |= {
+                f"strixhlo_{s}_{name}_m{m}": f"STRIPES({of[m]}, {n})" for m in GEMV_ROWS for s, n in SIDES.items()
+            }
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
-        lines |= {f"strixhlo_stripes_{name}_m{m}": f"AFFINE_STRIPES({OF}, {m}, {of})" for m in GEMV_ROWS}
+        for m, (stripes, sides) in product(GEMV_ROWS, SIDES.items()):
+            lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {sides}, {of})"
     for pool, name in POOLS.items():
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"
@@ -186,7 +192,8 @@ def _bounded(ptx: str) -> str:
     driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
-        at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if "_stripes_" in entry[2] else ""
+        several = "_stripes_" in entry[2] and "_wide_stripes_" not in entry[2]
+        at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if several else ""
         return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
 
     return re.sub(r"(\.entry (\w+)\([^)]*\)\s*(?://[^\n]*\s*)?)\{", bound, ptx)

@@ -18,9 +18,8 @@ DEVICE u32 largest_of_half(u32 value) {
 }
 
 // A row's eight numbers of a lane, as its codes are ordered, into local memory. Numbers are times `factor`.
-template <u32 M, class W, class X>
+template <class S>
 DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
-  using S = Stripes<M, W, X>;
   constexpr f32 MAGIC_NUMBER = 12582912.0f;  // 2^23 + 2^22: what is added to it is rounded to a whole number
   constexpr u32 TO_DIGITS = 0x00808080u - 0x4b400000u;
   u32 digits[3][2];
@@ -42,9 +41,8 @@ DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
     *(LOCAL u32x2*)(to + S::OF_COLUMN) = (u32x2){digits[0][0], digits[0][1]};
   }
 }
-template <u32 M, class W, class X>
+template <class S>
 DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor, bool second) {
-  using S = Stripes<M, W, X>;
   u32x4 terms[2];
   UNROLL for (u32 p = 0; p < 4; p++) {
     const u32 a = S::C::ORDER == NEIGHBOURS ? p : S::C::ORDER == ADJACENT ? 2 * p : p / 2 * 4 + p % 2;
@@ -60,10 +58,9 @@ DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor, bool second)
 }
 
 // What lane `place` of four multiplies of block `block` of piece `piece` of what is in local memory, of row `row`: four
-// columns, and four more. Half a wave has a piece, and the wave meets.
-template <u32 M, class W, class X>
-DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 more) {
-  using S = Stripes<M, W, X>;
+// columns, and four more, if they are `there`. Half a wave has a piece, and the wave meets.
+template <class S>
+DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 more, bool there) {
   using C = S::C;
   constexpr u32 INFINITE = 0x7f800000u;
   // Exponents that leave `unit` and `factor` one.
@@ -83,65 +80,109 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
       v[c] = infinite ? __builtin_copysignf(1.0f, v[c]) : 0.0f;
     }
   }
-  if (lane_id() % (WAVE / 2) == 0) S::unit(piece, row) = __builtin_bit_cast(f32, unit);
+  if (there && lane_id() % (WAVE / 2) == 0) S::unit(piece, row) = __builtin_bit_cast(f32, unit);
   const u32 of_block = piece * BLOCKS + block;
-  if constexpr (W::MINIMUM) {
+  if constexpr (S::W::MINIMUM) {
     const f32x4 given[2] = {four, more};
     f32 total[2];
     UNROLL for (u32 i = 0; i < 2; i++) total[i] = (given[i][0] + given[i][1]) + (given[i][2] + given[i][3]);
     if constexpr (S::GROUPS == 1) total[0] += total[1];
     UNROLL for (u32 s = 0; s < S::GROUPS; s++) {
       UNROLL for (u32 mask = 1; mask < 4; mask *= 2) total[s] += shuffle(total[s], lane_id() ^ mask);
-      if (place == 0) S::sum_of_x(of_block, s, row) = total[s];
+      if (there && place == 0) S::sum_of_x(of_block, s, row) = total[s];
     }
   }
+  if (!there) return;
   LOCAL u8* to = S::x_of(of_block, row) + place * S::OF_PLACE;
   if constexpr (S::INTEGER) {
-    put_bytes<M, W, X>(to, v, __builtin_bit_cast(f32, factor));
+    put_bytes<S>(to, v, __builtin_bit_cast(f32, factor));
   } else {
-    put_halves<M, W, X>(to, v, __builtin_bit_cast(f32, factor), found <= LARGEST);
+    put_halves<S>(to, v, __builtin_bit_cast(f32, factor), found <= LARGEST);
   }
 }
 
-// Puts what stages `first` and on, `stages` of them, take of the first m of M rows of x; zeros where k ends. at(row, i): float4
+// Puts what stages `first` and on, `stages` of them, take of the first m rows of x; zeros where k ends. at(row, i): float4
 // number i of row `row`, of a row that is there.
-template <u32 M, class W, class X, class At>
-DEVICE void put_rows(u32 first, u32 stages, u32 m, u32 k, const At& at) {
-  using S = Stripes<M, W, X>;
+//
+// Half a wave has a piece. Which one depends on the piece alone, and pieces come in their order, so that what a thread adds
+// up of a row, and the sum of all threads, is the same for any number of rows; only halves of a wave may change places.
+template <class S, class At>
+struct PutRows {
   using C = S::C;
-  constexpr u32 OF_PIECE = PIECE / 8, ITEMS = S::COLUMNS / 8;  // a lane's, at most
-  // Of the workgroup: rows side by side; of a thread: items, or rows, whose loads are under way together.
-  constexpr u32 SIDE = ITEMS < STRIPE_THREADS ? STRIPE_THREADS / ITEMS : 1, ACROSS = STRIPE_THREADS / SIDE;
-  constexpr u32 ROWS = M / SIDE < 4 ? M / SIDE : 4, TOGETHER = 4 / ROWS;
-  const u32 pieces = stages * STRIPE_WAVES * S::TOGETHER;
-  const u32 side = wave_id() / (ACROSS / WAVE), thread = thread_id() % ACROSS;
-  for (u32 begin = thread; begin < pieces * OF_PIECE; begin += TOGETHER * ACROSS) {
-    UNROLL for (u32 start = 0; start < M; start += ROWS * SIDE) {
-      f32x4 v[TOGETHER][ROWS][2];
-      UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-        const u32 item = begin + i * ACROSS, block = S::block_of_x(first, item / OF_PIECE, item % OF_PIECE / 4);
-        const bool inside = item < pieces * OF_PIECE && block < k / BLOCK;
-        constexpr bool APART = C::ORDER == LINEAR || C::ORDER == ADJACENT;
-        const u32 of_x = block * 8 + item % 4 * (APART ? 1 : 2);
-        UNROLL for (u32 r = 0; r < ROWS; r++) {
-          UNROLL for (u32 s = 0; s < SIDE; s++) {  // rows as constants
-            if (SIDE > 1 && side != s) continue;
-            UNROLL for (u32 h = 0; h < 2; h++) {
-              const u32 row = start + r * SIDE + s;
-              v[i][r][h] = (f32x4)0.0f;
-              if (inside && row < m) v[i][r][h] = at(row, of_x + (APART ? 4 * h : h));
-            }
+  static constexpr u32 M = S::M, OF_PIECE = PIECE / 8, HALVES = S::THREADS / OF_PIECE;
+  static constexpr bool APART = C::ORDER == LINEAR || C::ORDER == ADJACENT;  // a lane's columns
+  // A chunk of eight pieces: half a wave has even rows, the other one odd ones.
+  static constexpr bool BY_ROWS = S::CHUNK * S::TOGETHER == 1 && S::SIDES == 1;
+  static constexpr u32 ROWS = M < 4 ? M : 4, PIECES = 4 / ROWS;  // whose loads are under way together
+  u32 first, stages, m, k;
+  const At& at_row;
+
+  // What a thread has of a piece: its number in local memory, a lane's columns as float4s.
+  struct Item {
+    u32 piece, block, of_x;
+    bool there, inside;
+  };
+  MEMBER Item item_of(u32 z, u32 wave, u32 half) const {
+    const u32 j = lane_id() % OF_PIECE, piece = ((z - first) * STRIPE_WAVES + wave) * S::TOGETHER + (S::TOGETHER == 2 ? half : 0);
+    const u32 block = S::block_of_x(first, piece, j / 4);
+    return {piece, j / 4, block * 8 + j % 4 * (APART ? 1 : 2), z < first + stages, block < k / BLOCK};
+  }
+  MEMBER void load(const Item& item, u32 row, f32x4 (&v)[2]) const {
+    UNROLL for (u32 h = 0; h < 2; h++) {
+      if (item.there && item.inside && row < m) v[h] = at_row(row, item.of_x + (APART ? 4 * h : h));
+    }
+  }
+  MEMBER void put(const Item& item, u32 row, const f32x4 (&v)[2]) const {
+    put_x<S>(row, item.piece, item.block, lane_id() % 4, v[0], v[1], item.there && row < m);
+  }
+
+  MEMBER void by_rows() const {
+    const u32 half = lane_id() / OF_PIECE ^ first % 2;
+    const Item item = item_of(first, wave_id(), 0);
+    UNROLL for (u32 start = 0; start < M; start += 2 * ROWS) {
+      if (start >= m) continue;
+      f32x4 v[ROWS][2] = {};
+      UNROLL for (u32 r = 0; r < ROWS; r++) {
+        UNROLL for (u32 s = 0; s < 2; s++) {  // rows as constants
+          if (half == s) load(item, start + 2 * r + s, v[r]);
+        }
+      }
+      UNROLL for (u32 r = 0; r < ROWS; r++) put(item, start + 2 * r + half, v[r]);
+    }
+  }
+  MEMBER void by_pieces() const {
+    constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages of sixteen pieces
+    const u32 begin = first / OF_Z * 16, end = ceil_div(first + stages, OF_Z) * 16, mine = thread_id() / OF_PIECE;
+    for (u32 q = begin + (mine + HALVES - begin % HALVES) % HALVES; q < end; q += PIECES * HALVES) {
+      UNROLL for (u32 start = 0; start < M; start += ROWS) {
+        if (start >= m) continue;
+        f32x4 v[PIECES][ROWS][2] = {};
+        Item items[PIECES];
+        UNROLL for (u32 i = 0; i < PIECES; i++) {
+          const u32 here = q + i * HALVES, half = here % 2;
+          items[i] = item_of(OF_Z == 1 ? here / 16 : here / 16 * 2 + half, here / 2 % STRIPE_WAVES, half);
+          UNROLL for (u32 r = 0; r < ROWS; r++) load(items[i], start + r, v[i][r]);
+        }
+        UNROLL for (u32 i = 0; i < PIECES; i++) {
+          if (q / 2 * 2 + i * HALVES >= end) continue;  // the same for the whole wave
+          UNROLL for (u32 r = 0; r < ROWS; r++) {
+            if (start + r < m) put(items[i], start + r, v[i][r]);
           }
         }
       }
-      UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-        const u32 item = begin + i * ACROSS;
-        if (item >= pieces * OF_PIECE) continue;  // the same for the whole wave
-        UNROLL for (u32 r = 0; r < ROWS; r++) {
-          const u32 row = start + r * SIDE + (SIDE > 1 ? side : 0);
-          if (row < m) put_x<M, W, X>(row, item / OF_PIECE, item % OF_PIECE / 4, item % 4, v[i][r][0], v[i][r][1]);
-        }
-      }
     }
+  }
+};
+
+template <class S, class At>
+DEVICE void put_rows(u32 first, u32 stages, u32 m, u32 k, const At& at) {
+#if defined(__NVPTX__)
+  asm volatile("" : "+r"(first));  // addresses are made here: else they wait in registers while the wave multiplies
+#endif
+  const PutRows<S, At> rows = {first, stages, m, k, at};
+  if constexpr (PutRows<S, At>::BY_ROWS) {
+    rows.by_rows();
+  } else {
+    rows.by_pieces();
   }
 }

@@ -4,13 +4,13 @@
 
 #include "rows_of_x.h"
 
-template <u32 M, class W, class X>
+template <u32 M, u32 SIDES, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
-  using S = Stripes<M, W, X>;
+  using S = Stripes<M, W, X, SIDES>;
   const StripeShare share(ceil_div(n, STRIPE), workgroups);
   weight.runs = k / W::RUN;
   const auto fill = [&](u32 first, u32 stages) __attribute__((always_inline)) {
-    put_rows<M, W, X>(first, stages, m, k, [&](u32 row, u32 i) __attribute__((always_inline)) {
+    put_rows<S>(first, stages, m, k, [&](u32 row, u32 i) __attribute__((always_inline)) {
       return load4(x, (u64)row * (k / 4) + i);
     });
   };

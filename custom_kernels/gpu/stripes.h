@@ -10,48 +10,17 @@
 #pragma once
 
 #include "async_copy.h"
+#include "stripe.h"
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-inline constexpr u32 STRIPE_THREADS = 256, STRIPE_WAVES = STRIPE_THREADS / WAVE;
-inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
-inline constexpr u32 STRIPE_LOCAL = 98 * 1024;  // bytes of local memory: what a workgroup can have on every NVIDIA GPU
-
-#if defined(__NVPTX__)
-extern "C" LOCAL u32x4 strixhlo_local[];  // given by the launch
-DEVICE LOCAL u32x4* launch_local() { return strixhlo_local; }
-#else
-struct LaunchLocal {
-  LOCAL_ARRAY static inline u32x4 of[STRIPE_LOCAL / 16];
-};
-DEVICE LOCAL u32x4* launch_local() { return LaunchLocal::of; }
-#endif
-
-// The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
-template <class W>
-struct StripeRows {
-  W low, high;
-  u32 low_first, low_end, high_first, high_end;
-  // Row `row` of the stripe, in its tensor; where there is none, one that is there.
-  MEMBER u32 in_tensor(u32 row) const {
-    return row < 8 ? smaller(low_first + row, low_end - 1) : smaller(high_first + row - 8, high_end - 1);
-  }
-};
-
-// The stripes of this workgroup: those of the first workgroups, which run on different multiprocessors, may be one more.
-struct StripeShare {
-  u32 begin, end;
-
-  MEMBER StripeShare(u32 stripes, u32 workgroups) {
-    const u32 id = workgroup_id(), each = stripes / workgroups, more = stripes % workgroups;
-    begin = id * each + smaller(id, more);
-    end = begin + each + (id < more);
-  }
-};
-
-// X: the type of x.
-template <u32 M, class W, class X>
+// X: the type of x. SIDES: groups of waves, which take stripes in turn and share what is in local memory of x.
+template <u32 M_, class W_, class X, u32 SIDES_>
 struct Stripes {
+  static constexpr u32 M = M_, SIDES = SIDES_;
+  using W = W_;
+  static constexpr u32 THREADS = SIDES * STRIPE_WAVES * WAVE, WAVES = SIDES * STRIPE_WAVES;
+  static constexpr u32 LOCAL_BYTES = SIDES == 1 ? STRIPE_LOCAL : WIDE_STRIPE_LOCAL;
   using C = StripeCodes<W>;
   static constexpr bool INTEGER = C::INTEGER, WIDE = sizeof(X) == 4, PAIRED = C::PAIRED;
   // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each other.
@@ -62,7 +31,7 @@ struct Stripes {
   static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
-  static constexpr u32 COLUMNS = 8192 / M;  // of x in local memory
+  static constexpr u32 COLUMNS = SIDES * 8192 / M;  // of x in local memory
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * STRIPE_WAVES * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -72,15 +41,15 @@ struct Stripes {
   static constexpr u32 X_BYTES = M * COLUMNS / BLOCK * OF_BLOCK;
   static constexpr u32 SUMS_OF_X = W::MINIMUM ? M * COLUMNS / BLOCK * GROUPS : 0, UNIT_BYTES = (M * COLUMNS / PIECE + SUMS_OF_X) * 4;
   static constexpr u32 NUMBERS = (UNITS == 1 ? 1 : UNITS == 2 ? 2 : 4 * TILES) * OF_LANE;  // totals of a lane
-  static constexpr u32 SLOT_BYTES = STRIPE_WAVES * NUMBERS * WAVE * 4;
+  static constexpr u32 SLOT_BYTES = WAVES * NUMBERS * WAVE * 4;
   static constexpr u32 stages(u32 slots) {
-    return (STRIPE_LOCAL - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (STRIPE_WAVES * STAGE_BYTES);
+    return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
-  static constexpr u32 MOST = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes at once
-  static constexpr u32 STAGES = stages(MOST) < 5 ? stages(MOST) : 5;  // in local memory, all but one under way
-  static constexpr u32 X_AT = STRIPE_WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
+  static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2, MOST = SIDES * EACH;  // stripes at once: of a side, of all
+  static constexpr u32 STAGES = stages(EACH) < 5 ? stages(EACH) : 5;  // in local memory, all but one under way
+  static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
-  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + MOST * SLOT_BYTES <= STRIPE_LOCAL && X_AT % 16 == 0);
+  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
 
   DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local(); }
   // Block `block` of row `row` of x, of what is in local memory; its pieces are numbered as the waves take them.
@@ -90,8 +59,9 @@ struct Stripes {
   DEVICE LOCAL f32& sum_of_x(u32 block, u32 group, u32 row) {
     return ((LOCAL f32*)(local() + UNITS_AT))[M * COLUMNS / PIECE + (block * GROUPS + group) * M + row];
   }
+  // Of a wave of the workgroup, of a stripe of its side.
   DEVICE LOCAL f32& total(u32 wave, u32 slot, u32 number, u32 lane) {
-    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * MOST + slot) * NUMBERS + number) * WAVE + lane];
+    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * EACH + slot) * NUMBERS + number) * WAVE + lane];
   }
   DEVICE u32 number_of(u32 tile, u32 pair, u32 r, u32 e) {
     return (UNITS == 4 ? (tile * 2 + pair) * 2 + r : UNITS == 2 ? pair : 0) * OF_LANE + e;
@@ -326,13 +296,18 @@ struct Stripes {
     }
   }
 
-  // Sums of the stripes rows_of(0) to rows_of(count - 1), at most MOST, for `each_result`. fill(first, stages) puts what of x
+  // Sums of the stripes rows_of_stripe(0) to rows_of_stripe(stripes - 1), at most MOST, for `each_result`. fill(first, stages) puts what of x
   // stages `first` and on take into local memory; `there`: all of x is in it; `others` may still read what was there.
   template <class RowsOf, class Fill>
-  DEVICE void sum_stripes(u32 count, u32 k, const RowsOf& rows_of, bool others, bool& there, const Fill& fill) {
-    const u32 wave = wave_id(), lane = lane_id();
-    const u32 most = stages_of(k, 0), all = stages_of(k, wave);
-    LOCAL u8* ring = local() + wave * STAGES * STAGE_BYTES;
+  DEVICE void sum_stripes(u32 stripes, u32 k, const RowsOf& rows_of_stripe, bool others, bool& there, const Fill& fill) {
+    const u32 wave_of_all = wave_id(), lane = lane_id();
+    const u32 wave = SIDES == 1 ? wave_of_all : wave_of_all % STRIPE_WAVES, side = SIDES == 1 ? 0 : wave_of_all / STRIPE_WAVES;
+    const u32 count = (stripes + SIDES - 1 - side) / SIDES;
+    const u32 most = stages_of(k, 0), all = SIDES == 1 || count ? stages_of(k, wave) : 0;
+    LOCAL u8* ring = local() + wave_of_all * STAGES * STAGE_BYTES;
+    const auto rows_of = [&](u32 slot) __attribute__((always_inline)) {
+      return rows_of_stripe(SIDES == 1 ? slot : smaller(slot * SIDES + side, stripes - 1));
+    };
 
     Place asked = {0, 0, 0, smaller(all, CHUNK)}, next = asked;
     u32 asked_stage = 0;
@@ -355,7 +330,7 @@ struct Stripes {
     };
     ask_scales();
     if (others) barrier();  // the sums of before are read
-    for (u32 i = 0; i < count * NUMBERS; i++) total(wave, i / NUMBERS, i % NUMBERS, lane) = 0.0f;
+    for (u32 i = 0; i < count * NUMBERS; i++) total(wave_of_all, i / NUMBERS, i % NUMBERS, lane) = 0.0f;
     Right right;
     const u32 zero = unknown_zero();
     u32 stage = 0;
@@ -370,7 +345,7 @@ struct Stripes {
       if (first >= end) continue;
       for (u32 slot = 0; slot < count; slot++) {
         f32 sum[NUMBERS];
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = total(wave, slot, i, lane);
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = total(wave_of_all, slot, i, lane);
         _Pragma("nounroll") for (u32 z = first; z < end; z++) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
@@ -395,7 +370,7 @@ struct Stripes {
           }
           stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave_of_all, slot, i, lane) = sum[i];
       }
     }
     wait_for_groups<0>();
@@ -405,7 +380,7 @@ struct Stripes {
   // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x.
   template <class Result>
   DEVICE void each_result(u32 count, u32 m, const Result& result) {
-    for (u32 i = thread_id(); i < count * 8 * m; i += STRIPE_THREADS) {
+    for (u32 i = thread_id(); i < count * 8 * m; i += THREADS) {
       const u32 g = i % 8, of_x = i / 8 % m, stripe = i / 8 / m;
       const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
       f32 sums[2] = {};
@@ -414,7 +389,7 @@ struct Stripes {
           f32 of[2];
           UNROLL for (u32 pair = 0; pair < 2; pair++) {
             const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
-            of[pair] = total(w, stripe, number_of(tile, pair, r, e), 4 * g + lane);
+            of[pair] = total(stripe % SIDES * STRIPE_WAVES + w, stripe / SIDES, number_of(tile, pair, r, e), 4 * g + lane);
           }
           sums[r] += of[0] + of[1];
         }

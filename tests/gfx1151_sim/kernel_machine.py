@@ -118,7 +118,7 @@ def _family(symbol: str) -> str:
         return "matrix tiles"
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
         return f"tiles of {found.group(1)}"
-    if symbol.startswith("strixhlo_fused_stripes_"):
+    if symbol.startswith(("strixhlo_fused_stripes_", "strixhlo_fused_wide_stripes_")):
         return f"stripes of {symbol}"
     if "_pairs_" in symbol:
         return "pairs"
@@ -129,14 +129,14 @@ def _family(symbol: str) -> str:
         return symbol
     if found := re.fullmatch(r"strixhlo_moe_(?:gate_up(?:_biased)?|rows)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
-    if found := re.fullmatch(r"strixhlo_stripes_(\w+)_m\d+", symbol):
-        return f"stripes of {found.group(1)}"
+    if found := re.fullmatch(r"strixhlo_(wide_)?stripes_(\w+)_m\d+", symbol):
+        return f"{found.group(1) or ''}stripes of {found.group(2)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
 
 
 def _tested(name: str) -> bool:
-    if name.startswith("stripes of "):
+    if name.startswith(("stripes of ", "wide_stripes of ")):
         return False  # never on gfx1151
     if name.startswith("experts of "):
         return name.removeprefix("experts of ") in EXPERTS

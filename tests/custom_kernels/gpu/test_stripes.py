@@ -13,24 +13,24 @@ from fused_matmul_cases import TYPES, operands_of
 
 from strixhlo.custom_kernels.choices import Asked, Choices
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.kernels import STRIPED
-from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+from strixhlo.custom_kernels.gpu.launches import H200, Chip, quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 from strixhlo.custom_kernels.ops.launch import Launch
 
-# The others differ from these in how their scales are found; benchmarks/gpu_kernels.py checks them on a device.
-NAMES = (
-    *(name for name in STRIPED if name not in ("fp8_tensor", "fp8_channel")),
-    *("affine4_g64_bf16_bf16", "affine8_g64_f16_f16"),
-)
+# Of each way in which codes, and in which scales, are found; benchmarks/gpu_kernels.py checks all on a device.
+NAMES = ("q4_0", "q8_0", "q5_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8_block128")
+AFFINE_NAMES = ("affine4_g64_bf16_bf16", "affine5_g64_f32_f16", "affine8_g64_f16_f16")
+WIDE = replace(H200, wide_stripes=True, stripe_workgroups=1)
 on_each_machine = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
 
 
-def matmul(run_launches, name: str, x: np.ndarray, parts: dict[str, np.ndarray], n: int) -> np.ndarray:
+def matmul(
+    run_launches, name: str, x: np.ndarray, parts: dict[str, np.ndarray], n: int, chip: Chip = H200
+) -> np.ndarray:
     fmt, dtypes = split(name)
-    launches = quantized_matmul_launches(fmt, len(x), n, x.shape[1], dtypes, H200)
-    assert [launch.symbol.startswith("strixhlo_stripes_") for launch in launches] == [True]
+    launches = quantized_matmul_launches(fmt, len(x), n, x.shape[1], dtypes, chip)
+    assert ["stripes_" in launch.symbol for launch in launches] == [True]
     return run_launches(launches, {"x": x, **parts})["y"]
 
 
@@ -55,11 +55,11 @@ def test_fused_stripes_are_a_choice(case: str, choice: str) -> None:
 
 
 @on_each_machine
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", (*NAMES, *AFFINE_NAMES))
 def test_against_the_definition(run_launches, name):
     fmt, _ = split(name)
-    k = 256 if name == "q4_k" else 288 if name.startswith(("q", "mx", "nv")) else 384
-    for m, n in ((1, 35), (3, 16), (8, 1)):
+    width = 256 if name.endswith("_k") else 288 if name.startswith(("q", "mx", "nv")) else 384
+    for m, n, k in ((1, 35, width), (3, 16, width), (8, 1, 2048 + width)):
         parts = random_parts(name, n, k, seed=m)
         weight = np.asarray(dequantize(fmt, parts)).astype(np.float64)
         x = np.random.default_rng(m).standard_normal((m, k), np.float32)
@@ -90,6 +90,31 @@ def test_rows_do_not_depend_on_each_other_and_nan_stays(run_launches):
     exact = x[rows].astype(np.float64) @ weight[columns].T
     got = together[rows][:, columns]
     assert (np.abs(got - exact) <= 1e-5 * np.linalg.norm(exact, axis=1, keepdims=True)).all()
+
+
+@on_each_machine
+@pytest.mark.parametrize(("name", "bits"), (("mxfp4", 0xFF), ("nvfp4", 0x7F), ("q8_0", 0x7C00), ("q8_0", 0x7E01)))
+def test_a_scale_that_is_not_finite_spoils_its_row_alone(run_launches, name, bits):
+    n, k = 18, 288
+    parts = random_parts(name, n, k, seed=3)
+    stored = parts["scale"].view(np.uint16 if name == "q8_0" else np.uint8)
+    stored[:] = {"mxfp4": 127, "nvfp4": 0x38, "q8_0": 0x3C00}[name]
+    stored[10, 3] = bits
+    y = matmul(run_launches, name, np.random.default_rng(3).standard_normal((1, k), np.float32), parts, n)[0]
+    assert [i for i in range(n) if not np.isfinite(y[i])] == [10]
+    assert np.isnan(y[10]) or bits == 0x7C00
+
+
+@pytest.mark.parametrize("machine", ["host"], indirect=True)
+def test_one_workgroup_of_512_threads(run_launches):
+    n, k = 52, 2336
+    parts = random_parts("mxfp4", n, k, seed=5)
+    weight = np.asarray(dequantize(split("mxfp4")[0], parts)).astype(np.float64)
+    x = np.random.default_rng(5).standard_normal((3, k), np.float32)
+    y = matmul(run_launches, "mxfp4", x, parts, n, WIDE)
+    exact = x.astype(np.float64) @ weight.T
+    assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact)
+    assert matmul(run_launches, "mxfp4", x[:1], parts, n, WIDE).tobytes() == y[:1].tobytes()
 
 
 FUSED = ("q, k, v", "residual", "a sum")

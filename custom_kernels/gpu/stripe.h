@@ -1,0 +1,42 @@
+// Stripes of 16 weight rows, those of a workgroup, and its local memory: see stripes.h.
+#pragma once
+
+#include "device.h"
+#include "weights.h"
+
+inline constexpr u32 STRIPE_WAVES = 8;  // that share a stripe
+inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
+// Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a wide one, what an H100 has.
+inline constexpr u32 STRIPE_LOCAL = 98 * 1024, WIDE_STRIPE_LOCAL = 200 * 1024;
+
+#if defined(__NVPTX__)
+extern "C" LOCAL u32x4 strixhlo_local[];  // given by the launch
+DEVICE LOCAL u32x4* launch_local() { return strixhlo_local; }
+#else
+struct LaunchLocal {
+  LOCAL_ARRAY static inline u32x4 of[WIDE_STRIPE_LOCAL / 16];
+};
+DEVICE LOCAL u32x4* launch_local() { return LaunchLocal::of; }
+#endif
+
+// The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
+template <class W>
+struct StripeRows {
+  W low, high;
+  u32 low_first, low_end, high_first, high_end;
+  // Row `row` of the stripe, in its tensor; where there is none, one that is there.
+  MEMBER u32 in_tensor(u32 row) const {
+    return row < 8 ? smaller(low_first + row, low_end - 1) : smaller(high_first + row - 8, high_end - 1);
+  }
+};
+
+// The stripes of this workgroup: those of the first workgroups, which run on different multiprocessors, may be one more.
+struct StripeShare {
+  u32 begin, end;
+
+  MEMBER StripeShare(u32 stripes, u32 workgroups) {
+    const u32 id = workgroup_id(), each = stripes / workgroups, more = stripes % workgroups;
+    begin = id * each + smaller(id, more);
+    end = begin + each + (id < more);
+  }
+};
