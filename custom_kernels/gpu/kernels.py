@@ -82,10 +82,8 @@ def _kernels() -> dict[str, str]:
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
         if name in FORMATS:
-            of = {m: f"{OF}, {name}, {m}" for m in GEMV_ROWS}
-            lines |= {
-                f"strixhlo_{s}_{name}_m{m}": f"STRIPES({of[m]}, {n})" for m in GEMV_ROWS for s, n in SIDES.items()
-            }
+            for m, (stripes, sides) in product(GEMV_ROWS, SIDES.items()):
+                lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {sides})"
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
