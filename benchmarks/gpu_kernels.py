@@ -1,12 +1,17 @@
 """Bandwidth and arithmetic of the matmul kernels on an NVIDIA GPU, beside a copy on the same device in the same run.
 
-  python benchmarks/gpu_kernels.py prepare FOLDER   # needs this project and its compiler, no GPU
-  python benchmarks/gpu_kernels.py run FOLDER       # needs torch and a GPU, nothing of this project
+  python benchmarks/gpu_kernels.py prepare FOLDER       # needs this project and its compiler, no GPU
+  python benchmarks/gpu_kernels.py prepare FOLDER few   # only 1, 8 and 16 rows, wide workgroups beside the others
+  python benchmarks/gpu_kernels.py run FOLDER           # needs torch and a GPU, nothing of this project
 
 `prepare` writes the kernels as PTX, what to launch, and small cases with their results; `run` checks those, then times
 each kernel in a CUDA graph over weights that rotate through 512 MB or more, so that no cache helps. A launch is timed
 with its share of the graph's gaps, which weigh where a matrix takes 10 us: "own us" is the time less that of a kernel
 that does nothing, with as many workgroups, threads and bytes of local memory, in a graph of its own.
+
+`few` is for one short run, of a minute at most where kernels.cubin is there (`ptxas -arch=sm_90 -o kernels.cubin
+kernels.ptx` in the folder; without it the driver compiles first). Wide workgroups (512 threads, 200 KB of local memory)
+need an H100 or H200; no program has them yet.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,71 +33,84 @@ FORMATS = (*GGUF, "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_b
 AFFINE = tuple((f"affine{bits}_g64", "bf16") for bits in (4, 5, 6, 8))
 SHAPES = ((4096, 14336), (14336, 4096), (5120, 25600), (28672, 8192))
 FEW = (1, 2, 4, 8, 16)  # rows of x, at every shape
-CHECKED = (1, 2, 3, 8, 9, 70)  # rows of x whose results are checked first
+SHORT = (1, 8, 16)  # the same of the short plan
+CHECKED, CHECK_SHAPE = (1, 2, 3, 8, 9, 70), (131, 768)  # rows of x whose results are checked first; n, k
 ACTIVATIONS = ("f32", "bf16")
 MANY = (32, 64, 128, 512, 2048)  # rows of x, at 14336 x 4096, of float16 too; those of 128 and 512 also at 4096 x 14336
 ROTATING = 768 << 20  # bytes of weights
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
 
-def prepare(folder: Path) -> None:
-    """Write kernels.ptx, plan.json and the small cases."""
+def prepare(folder: Path, short: bool = False) -> None:
+    """Write kernels.ptx, plan.json and the small cases. short: the plan of few rows alone."""
     from strixhlo.custom_kernels.gpu.kernels import build_ptx
     from strixhlo.custom_kernels.gpu.launches import H200, dense_matmul_launches, quantized_matmul_launches
     from strixhlo.custom_kernels.ops.formats import FORMATS as DEFINED
-    from strixhlo.custom_kernels.ops.formats import dequantize
 
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     plan: list[dict[str, Any]] = []
+    chips = {"": H200, "wide": replace(H200, wide_stripes=True, stripe_workgroups=H200.multiprocessors)}
     for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
         fmt = DEFINED[name]
 
-        def case(m: int, n: int, k: int, of: str, fmt: Any = fmt, dtype: str = dtype) -> dict[str, Any]:
-            (launch,) = quantized_matmul_launches(fmt, m, n, k, (dtype, dtype), H200, of)
+        def case(m: int, n: int, k: int, of: str, chip: str = "", fmt: Any = fmt, dtype: str = dtype) -> dict[str, Any]:
+            (launch,) = quantized_matmul_launches(fmt, m, n, k, (dtype, dtype), chips[chip], of)
             parts = fmt.parts(n, k)
             narrow = {"scale", "bias"} if dtype == "bf16" else set()
             sizes = [int(np.prod(s)) * (2 if p in narrow else np.dtype(d).itemsize) for p, (s, d) in parts.items()]
-            return described(launch, fmt.name, of, m, n, k, sizes)
+            return {**described(launch, fmt.name, of, m, n, k, sizes), "variant": chip}
 
-        for m, of in product(CHECKED, ACTIVATIONS):
-            n, k = 131, 768
-            parts = {}
-            for part, (shape, kind) in fmt.parts(n, k).items():
-                if kind.kind == "f":
-                    parts[part] = random.uniform(0.5, 1.5, shape).astype(kind)
-                elif part == "scale" and name.startswith("mx"):
-                    parts[part] = random.integers(120, 130, shape).astype(np.uint8).view(np.int8)
-                else:
-                    e4m3 = part == "scale" or (kind == np.int8 and name.startswith(("mxfp8", "fp8")))
-                    limit = 2 ** (8 * kind.itemsize - 1)
-                    low, high = (0, 100) if e4m3 else (-limit, limit)
-                    parts[part] = random.integers(low, high, shape, np.int64).astype(kind)
-            x = random.standard_normal((m, k), np.float32)
-            if of == "bf16":
-                x = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
-            stored = list(parts.values())
-            if dtype == "bf16":
-                import ml_dtypes
-
-                for part in ("scale", "bias"):
-                    parts[part] = parts[part].astype(ml_dtypes.bfloat16)
-                stored = [v.view(np.int16) if v.dtype == ml_dtypes.bfloat16 else v for v in parts.values()]
-            want = x.astype(np.float64) @ np.asarray(dequantize(fmt, parts)).astype(np.float64).T
-            file = f"{name}-{m}-{of}.npz"
-            np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
-            plan.append({**case(m, n, k, of), "check": file})
-        plan += [case(m, n, k, of) for n, k in SHAPES for m in FEW for of in ACTIVATIONS]
-        plan += [case(m, 14336, 4096, of) for m in MANY for of in (*ACTIVATIONS, "f16")]
-        plan += [case(m, 4096, 14336, "bf16") for m in (128, 512)]
-    for m in MANY:
+        for m, of, chip in product((1, 3, 8, 9) if short else CHECKED, ACTIVATIONS, chips if short else ("",)):
+            if m <= 8 or not chip:
+                plan.append(
+                    {**case(m, *CHECK_SHAPE, of, chip), "check": write_check(folder, fmt, dtype, m, of, random)}
+                )
+        for (n, k), m, of, chip in product(SHAPES, SHORT if short else FEW, ACTIVATIONS, chips if short else ("",)):
+            if m <= 8 or not chip:
+                plan.append(case(m, n, k, of, chip))
+        if not short:
+            plan += [case(m, 14336, 4096, of) for m in MANY for of in (*ACTIVATIONS, "f16")]
+            plan += [case(m, 4096, 14336, "bf16") for m in (128, 512)]
+    for m in () if short else MANY:
         (launch,) = dense_matmul_launches("bf16", m, 14336, 4096, H200, "bf16") or ()
         plan.append(described(launch, "bf16", "bf16", m, 14336, 4096, [2 * 14336 * 4096]))
-    ptx = build_ptx("sm_80", {c["symbol"] for c in plan}).read_text()
+    ptx = build_ptx("sm_89", {c["symbol"] for c in plan}).read_text()
     nothing = ".visible .entry nothing() { ret; }"
     (folder / "kernels.ptx").write_text(f"{ptx}\n{nothing}\n")
     (folder / "plan.json").write_text(json.dumps(plan))
     print(f"{len(plan)} cases in {folder}")
+
+
+def write_check(folder: Path, fmt: Any, dtype: str, m: int, of: str, random: np.random.Generator) -> str:
+    """A small case of m rows of dtype `of` with its result, as a file of that folder: its name."""
+    from strixhlo.custom_kernels.ops.formats import dequantize
+
+    parts = {}
+    for part, (shape, kind) in fmt.parts(*CHECK_SHAPE).items():
+        if kind.kind == "f":
+            parts[part] = random.uniform(0.5, 1.5, shape).astype(kind)
+        elif part == "scale" and fmt.name.startswith("mx"):
+            parts[part] = random.integers(120, 130, shape).astype(np.uint8).view(np.int8)
+        else:
+            e4m3 = part == "scale" or (kind == np.int8 and fmt.name.startswith(("mxfp8", "fp8")))
+            limit = 2 ** (8 * kind.itemsize - 1)
+            low, high = (0, 100) if e4m3 else (-limit, limit)
+            parts[part] = random.integers(low, high, shape, np.int64).astype(kind)
+    x = random.standard_normal((m, CHECK_SHAPE[1]), np.float32)
+    if of == "bf16":
+        x = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    stored = list(parts.values())
+    if dtype == "bf16":
+        import ml_dtypes
+
+        for part in ("scale", "bias"):
+            parts[part] = parts[part].astype(ml_dtypes.bfloat16)
+        stored = [v.view(np.int16) if v.dtype == ml_dtypes.bfloat16 else v for v in parts.values()]
+    want = x.astype(np.float64) @ np.asarray(dequantize(fmt, parts)).astype(np.float64).T
+    file = f"{fmt.name}-{m}-{of}.npz"
+    np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
+    return file
 
 
 def described(launch: Any, format: str, x: str, m: int, n: int, k: int, parts: list[int]) -> dict[str, Any]:
@@ -156,7 +176,7 @@ def run(folder: Path) -> None:
     target = torch.empty_like(pool)
     copy = 2 * ROTATING / seconds(lambda: torch.bitwise_not(pool, out=target), 10)
     print(f"copy on this device: {copy / 1e9:.0f} GB/s\n")
-    names = ("format", "x", "rows", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
+    names = ("format", "x", "rows", "variant", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
     print("|", " | ".join(names), "|\n" + "|---" * len(names) + "|")
     nothing: dict[tuple[int, ...], float] = {}
     kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -188,15 +208,21 @@ def run(folder: Path) -> None:
         empty = {**case, "symbol": "nothing", "scalars": []}
         geometry = (case["workgroups"], case["threads"], case["local"])
         if geometry not in nothing:
-            nothing[geometry] = seconds(lambda empty=empty: launch(empty, []), 64)
+            nothing[geometry] = seconds(partial(launch, empty, []), 64)
         own = took - nothing[geometry]
         rate, flops = size / took, 2 * m * n * k / took
         times = (f"{took * 1e6:.1f}", f"{own * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
-        cells = (case["format"], case["x"], m, f"{n}x{k}", *times, f"{size / own / copy:.2f}")
+        cells = (case["format"], case["x"], m, case.get("variant", ""), f"{n}x{k}", *times, f"{size / own / copy:.2f}")
         print("|", " | ".join(map(str, cells)), f"| {flops / 1e12:.1f} |", flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("prepare", "run"):
-        raise SystemExit(__doc__)
-    {"prepare": prepare, "run": run}[sys.argv[1]](Path(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["prepare", folder]:
+            prepare(Path(folder))
+        case ["prepare", folder, "few"]:
+            prepare(Path(folder), short=True)
+        case ["run", folder]:
+            run(Path(folder))
+        case _:
+            raise SystemExit(__doc__)
