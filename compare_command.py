@@ -20,6 +20,8 @@ from .number_list import NumberList
 from .replacement import atomic_write
 
 if TYPE_CHECKING:
+    from .bisection.bisect import Bisection
+    from .runtime.compare import Comparison
     from .runtime.native.contender import Contender
 
 COUNTS = NumberList(1)
@@ -89,7 +91,6 @@ def compare(
     from .comparison.both_sides import bisections, compared, open_source, peaks, workload
     from .comparison.page import comparison_page
     from .comparison.source import other_source
-    from .comparison.table import comparison_table, verdict_lines
     from .runtime.sizes import optional_size
     from .runtime.tokenizer import load_tokenizer
 
@@ -119,15 +120,22 @@ def compare(
     if html:
         page = comparison_page(result, f"{opened.manifest.name} beside {result.native}", notes)
         atomic_write(html, page.encode())
-    if as_json:
-        click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found], "notes": notes}, indent=1))
-    else:
-        output = Output()
-        output.print(comparison_table(result))
-        for line in (*verdict_lines(result), *notes):
-            output.print(line, soft_wrap=True)
+    _show(result, found, notes, as_json)
     if result.failures or any(b.findings for b in found):
         sys.exit(1)
+
+
+def _show(result: Comparison, found: list[Bisection], notes: list[str], as_json: bool) -> None:
+    """On standard output."""
+    from .comparison.table import comparison_table, verdict_lines
+
+    if as_json:
+        click.echo(json.dumps(result.record() | {"bisect": [b.record() for b in found], "notes": notes}, indent=1))
+        return
+    output = Output()
+    output.print(comparison_table(result))
+    for line in (*verdict_lines(result), *notes):
+        output.print(line, soft_wrap=True)
 
 
 def _check_sides(

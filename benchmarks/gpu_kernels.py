@@ -120,100 +120,116 @@ def described(launch: Any, format: str, x: str, m: int, n: int, k: int, parts: l
     return {**shape, "format": format, "x": x, "m": m, "n": n, "k": k, "parts": parts}
 
 
-def run(folder: Path) -> None:
-    """Check and time everything in the folder; a Markdown table on stdout."""
-    import torch
+class Gpu:
+    """The kernels on a device, a stream of torch's, and weights larger than any cache."""
 
-    torch.zeros(1, device="cuda")
-    cuda = ctypes.CDLL("libcuda.so.1")
-    stream = torch.cuda.Stream()
+    def __init__(self, folder: Path) -> None:
+        import torch
 
-    def ok(code: int) -> None:
+        torch.zeros(1, device="cuda")
+        self.torch, self.cuda, self.stream = torch, ctypes.CDLL("libcuda.so.1"), torch.cuda.Stream()
+        self.kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+        self.module = ctypes.c_void_p()
+        built = folder / "kernels.cubin"  # made of the PTX by ptxas, if somebody did: the driver takes a minute
+        code = built.read_bytes() if built.exists() else (folder / "kernels.ptx").read_bytes() + b"\0"
+        self.ok(self.cuda.cuModuleLoadData(ctypes.byref(self.module), code))
+        self.pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
+        self.turn = 0
+
+    def ok(self, code: int) -> None:
+        """Ends the program where a call of the driver failed."""
         if code:
             text = ctypes.c_char_p()
-            cuda.cuGetErrorString(code, ctypes.byref(text))
+            self.cuda.cuGetErrorString(code, ctypes.byref(text))
             raise SystemExit(f"CUDA: {(text.value or b'unknown error').decode()}")
 
-    module = ctypes.c_void_p()
-    built = folder / "kernels.cubin"  # made of the PTX by ptxas, if somebody did: the driver takes a minute
-    code = built.read_bytes() if built.exists() else (folder / "kernels.ptx").read_bytes() + b"\0"
-    ok(cuda.cuModuleLoadData(ctypes.byref(module), code))
-
-    def launch(case: dict[str, Any], pointers: list[int]) -> None:
+    def launch(self, case: dict[str, Any], pointers: list[int]) -> None:
+        """A case's kernel on these buffers."""
         function = ctypes.c_void_p()
-        ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, case["symbol"].encode()))
+        self.ok(self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, case["symbol"].encode()))
         if case["local"]:
-            ok(cuda.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, case["local"]))
+            self.ok(self.cuda.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, case["local"]))
         values = [*map(ctypes.c_uint64, pointers), *map(ctypes.c_int32, case["scalars"])]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
-        grid, block = (case["workgroups"], 1, 1), (case["threads"], 1, 1)
-        ok(
-            cuda.cuLaunchKernel(
-                function, *grid, *block, case["local"], ctypes.c_void_p(stream.cuda_stream), arguments, None
-            )
-        )
+        size, stream = (case["workgroups"], 1, 1, case["threads"], 1, 1, case["local"]), self.stream.cuda_stream
+        self.ok(self.cuda.cuLaunchKernel(function, *size, ctypes.c_void_p(stream), arguments, None))
 
-    def seconds(work: Callable[[], object], repeats: int) -> float:
+    def seconds(self, work: Callable[[], object], repeats: int) -> float:
         """The median of five replays of a graph of `repeats` calls, for one call."""
-        with torch.cuda.stream(stream):
+        torch = self.torch
+        with torch.cuda.stream(self.stream):
             work()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.graph(graph, stream=self.stream):
                 for _ in range(repeats):
                     work()
             times = []
             for _ in range(6):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record(stream)
+                start.record(self.stream)
                 graph.replay()
-                end.record(stream)
+                end.record(self.stream)
                 torch.cuda.synchronize()
                 times.append(start.elapsed_time(end) / repeats * 1e-3)
         return sorted(times[1:])[2]
 
-    pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
-    target = torch.empty_like(pool)
-    copy = 2 * ROTATING / seconds(lambda: torch.bitwise_not(pool, out=target), 10)
+    def check(self, case: dict[str, Any], file: Path) -> None:
+        """Ends the program where a case's result is not the one that the file has."""
+        torch = self.torch
+        x, *parts, want = np.load(file).values()
+        on_device = [torch.from_numpy(a.copy()).cuda() for a in (x, *parts)]
+        on_device[0] = on_device[0].to(self.kinds[case["x"]])
+        y = torch.full(want.shape, float("nan"), device="cuda", dtype=self.kinds[case["x"]])
+        self.launch(case, [t.data_ptr() for t in (*on_device, y)])
+        torch.cuda.synchronize()
+        error = np.linalg.norm(y.float().cpu().numpy() - want) / np.linalg.norm(want)
+        if not error < (1e-5 if case["x"] == "f32" else 4e-3):
+            raise SystemExit(f"{case['symbol']}: relative L2 {error:.1e}")
+
+    def timed(self, case: dict[str, Any]) -> float:
+        """Seconds of a launch, each on other weights."""
+        starts = np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])])
+        copies = ROTATING // int(starts[-1])
+        x = self.torch.randn(case["m"] * case["k"], device="cuda").to(self.kinds[case["x"]])
+        y = self.torch.empty(case["m"] * case["n"], device="cuda", dtype=x.dtype)
+
+        def work() -> None:
+            base = self.pool.data_ptr() + self.turn % copies * int(starts[-1])
+            self.turn += 1
+            self.launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
+
+        return self.seconds(work, max(copies, 8))
+
+
+def run(folder: Path) -> None:
+    """Check and time everything in the folder; a Markdown table on stdout."""
+    gpu = Gpu(folder)
+    target = gpu.torch.empty_like(gpu.pool)
+    copy = 2 * ROTATING / gpu.seconds(lambda: gpu.torch.bitwise_not(gpu.pool, out=target), 10)
     print(f"copy on this device: {copy / 1e9:.0f} GB/s\n")
     names = ("format", "x", "rows", "variant", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
     print("|", " | ".join(names), "|\n" + "|---" * len(names) + "|")
     nothing: dict[tuple[int, ...], float] = {}
-    kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-    turn = iter(range(10**9))
     for case in json.loads((folder / "plan.json").read_text()):
-        m, n, k = case["m"], case["n"], case["k"]
         if "check" in case:
-            x, *parts, want = np.load(folder / case["check"]).values()
-            on_device = [torch.from_numpy(a.copy()).cuda() for a in (x, *parts)]
-            on_device[0] = on_device[0].to(kinds[case["x"]])
-            y = torch.full(want.shape, float("nan"), device="cuda", dtype=kinds[case["x"]])
-            launch(case, [t.data_ptr() for t in (*on_device, y)])
-            torch.cuda.synchronize()
-            error = np.linalg.norm(y.float().cpu().numpy() - want) / np.linalg.norm(want)
-            if not error < (1e-5 if case["x"] == "f32" else 4e-3):
-                raise SystemExit(f"{case['symbol']}: relative L2 {error:.1e}")
+            gpu.check(case, folder / case["check"])
             continue
-        size = sum(case["parts"])
-        starts = np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])])
-        copies = ROTATING // int(starts[-1])
-        x = torch.randn(m * k, device="cuda").to(kinds[case["x"]])
-        y = torch.empty(m * n, device="cuda", dtype=x.dtype)
-
-        def work(case: Any = case, x: Any = x, y: Any = y, starts: Any = starts, copies: int = copies) -> None:
-            base = pool.data_ptr() + next(turn) % copies * int(starts[-1])
-            launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
-
-        took = seconds(work, max(copies, 8))
+        took = gpu.timed(case)
         empty = {**case, "symbol": "nothing", "scalars": []}
         geometry = (case["workgroups"], case["threads"], case["local"])
         if geometry not in nothing:
-            nothing[geometry] = seconds(partial(launch, empty, []), 64)
-        own = took - nothing[geometry]
-        rate, flops = size / took, 2 * m * n * k / took
-        times = (f"{took * 1e6:.1f}", f"{own * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
-        cells = (case["format"], case["x"], m, case.get("variant", ""), f"{n}x{k}", *times, f"{size / own / copy:.2f}")
-        print("|", " | ".join(map(str, cells)), f"| {flops / 1e12:.1f} |", flush=True)
+            nothing[geometry] = gpu.seconds(partial(gpu.launch, empty, []), 64)
+        print(row(case, took, took - nothing[geometry], copy), flush=True)
+
+
+def row(case: dict[str, Any], took: float, own: float, copy: float) -> str:
+    """Of the table. took, own: seconds of a launch, and without what one takes that does nothing; copy: bytes/s."""
+    m, n, k = case["m"], case["n"], case["k"]
+    rate, own_rate, flops = sum(case["parts"]) / took, sum(case["parts"]) / own, 2 * m * n * k / took
+    times = (f"{took * 1e6:.1f}", f"{own * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
+    cells = (case["format"], case["x"], m, case.get("variant", ""), f"{n}x{k}", *times, f"{own_rate / copy:.2f}")
+    return f"| {' | '.join(map(str, cells))} | {flops / 1e12:.1f} |"
 
 
 if __name__ == "__main__":
