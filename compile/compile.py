@@ -6,11 +6,12 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from iree.compiler import ir
@@ -30,6 +31,7 @@ from ..custom_kernels.choices import RULES_ONLY, Choices
 from ..custom_kernels.toolchain import KernelObject
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
+from ..weight_spans import Span, weight_spans
 from .fuse_experts import fuse_experts
 from .fuse_sums import fuse_sums
 from .iree_compile import iree_compile
@@ -40,6 +42,7 @@ from .report import decode_report, entry_report, kernels_report
 from .table_choices import refused_answers, table_choices
 from .target_kernels import kernels_hash, lowering_rules, put_kernels_in
 from .targets import Target
+from .whole_weights import Whole, bind_whole_weights
 
 ACTIVATIONS = ("int8", "f32")
 
@@ -82,7 +85,8 @@ def compile_bundle(
         return Result(build.model_copy(update={"report": report}), fresh=False)
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
-        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices)
+        spans = weight_spans(bundle.manifest.parameters)
+        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices, spans)
         say("compiling with IREE")
         try:
             entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
@@ -142,10 +146,12 @@ def _compile_lowered(
 def build_key(
     bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None, table: str = ""
 ) -> str:
-    """Hash of all that a build depends on: program, flags, versions, kernel sources, table of choices (its hash)."""
+    """Hash of all that a build depends on: program, flags, versions, kernel sources, table of choices (its hash), and
+    which weights are there whole."""
     parts = [bundle.manifest.program_sha256, target.iree_flags, target.cpu, target.cpu_features, activations, versions]
+    whole = sorted(weight_spans(bundle.manifest.parameters))
     return hashlib.sha256(
-        json.dumps([*parts, target.device, kernels_hash(target), kv_dtype, table]).encode()
+        json.dumps([*parts, target.device, kernels_hash(target), kv_dtype, table, whole]).encode()
     ).hexdigest()
 
 
@@ -188,17 +194,21 @@ def lower_without_kernels(
     keep: Path | None,
     kv_dtype: str | None = None,
     choices: Choices = RULES_ONLY,
+    spans: Mapping[str, Span] = MappingProxyType({}),
 ) -> Lowered:
     """Portable StableHLO -> the program for a target. keep: a folder for what lies between. choices: of a table.
-    kv_dtype: of the KV cache, None: as exported. StrixhloError where the target has no kernels for that."""
+    kv_dtype: of the KV cache, None: as exported. spans: the weights that the runtime has whole too.
+    StrixhloError where the target has no kernels for that."""
     rules = lowering_rules(target, activations, choices)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
-        bind_parameters(module)
+        names = bind_parameters(module)
         calls = composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
-        calls -= fuse_sums(module, rules) + fuse_experts(module, rules)
+        whole = Whole(names, spans if target.kind in ("rocm", "cuda") else {})
+        calls -= fuse_sums(module, rules, whole) + fuse_experts(module, rules)
+        bind_whole_weights(module, rules, whole)
         _refuse_experts_without_kernels(module, target)
         free = free_pools(module, kv_dtype)
         if kv_dtype and not free:

@@ -22,6 +22,7 @@ from .numbers import Numbers
 ExportRule = Callable[[Launch, Sequence[ir.Type], Sequence[ir.Type]], str]
 
 PREFIX = "strixhlo."
+CALL = "stablehlo.custom_call"
 
 
 def operations(module: ir.Module, name: str) -> list[ir.Operation]:
@@ -61,7 +62,7 @@ def composites_to_custom_calls(module: ir.Module, rules: Mapping[str, LoweringRu
         results, narrowed = [r.type for r in composite.results], activation_results(op, values) if float32 else ()
         with ir.InsertionPoint(composite):
             call = ir.Operation.create(
-                "stablehlo.custom_call",
+                CALL,
                 results=[_in_float32(t) if i in narrowed else t for i, t in enumerate(results)],
                 operands=[
                     _converted(v, _in_float32(v.type)) if i in widened else v for i, v in enumerate(composite.operands)
@@ -131,7 +132,7 @@ def custom_calls_to_dispatches(module: ir.Module, rules: Mapping[str, LoweringRu
     memo: dict[tuple[Any, ...], list[ir.Value]] = {}
     numbers, counters = Numbers(), Counters()
     count = 0
-    for call in operations(module, "stablehlo.custom_call"):
+    for call in operations(module, CALL):
         name = ir.StringAttr(call.attributes["call_target_name"]).value
         if not name.startswith(PREFIX):
             continue
@@ -201,6 +202,18 @@ def _dispatch(
         if output.updates:
             numbers.same_shape(result, values[output.updates])
     return list(dispatch.results)
+
+
+def target_of(call: ir.Operation) -> str:
+    """The op that became a custom call."""
+    return str(ir.StringAttr(call.attributes["call_target_name"]).value)
+
+
+def with_attributes(attributes: ir.DictAttr, made: Mapping[str, str | float]) -> ir.DictAttr:
+    """The attributes of an op, and more."""
+    double = ir.F64Type.get()
+    values = {k: ir.StringAttr.get(v) if isinstance(v, str) else ir.FloatAttr.get(double, v) for k, v in made.items()}
+    return ir.DictAttr.get({item.name: item.attr for item in attributes} | values)
 
 
 def call_attributes(call: ir.Operation) -> dict[str, Any]:

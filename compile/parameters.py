@@ -8,12 +8,14 @@ SCOPE = "model"
 MARK = "strixhlo.parameter"
 
 
-def bind_parameters(module: ir.Module) -> None:
-    """Replace every marked argument by a load of `#flow.parameter.named<"model"::name>`, and drop the argument."""
+def bind_parameters(module: ir.Module) -> dict[str, str]:
+    """Replace every marked argument by a load of `#flow.parameter.named<"model"::name>`, and drop the argument; the
+    globals' symbols -> names."""
     globals_: dict[str, str] = {}
     for function in list(module.body.operations):
         if function.operation.name == "func.func" and "arg_attrs" in function.attributes:
             _bind_function(module, function.operation, globals_)
+    return {symbol: name for name, symbol in globals_.items()}
 
 
 def _bind_function(module: ir.Module, function: ir.Operation, globals_: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ from ..bundle import (
 )
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError, one_line
+from ..weight_spans import weight_spans
 from .device import DRIVERS, SCOPE, Device, Weights
 from .load_plan import LoadPlan, load_plans
 from .matrix_unit import machine_parameters
@@ -88,11 +89,13 @@ def _again(bundle: Bundle, target: str) -> str:
 
 
 def _weight_files(bundle: Bundle) -> list[tuple[Path, dict[str, Parameter]]]:
-    """The archive and the checkpoint's files that are referred to, each with its parameters."""
+    """The archive and the checkpoint's files that are referred to, each with its parameters; the archive also with
+    those of whole weights, which some programs take in place of their parts."""
     m = bundle.manifest
     files = [(None, bundle.weights), *((i, Path(r.path)) for i, r in enumerate(m.references))]
-    inside = [(path, {n: p for n, p in m.parameters.items() if p.file == i}) for i, path in files]
-    return [(path, parameters) for path, parameters in inside if parameters]
+    parameters = m.parameters | {name: span.parameter for name, span in weight_spans(m.parameters).items()}
+    inside = [(path, {n: p for n, p in parameters.items() if p.file == i}) for i, path in files]
+    return [(path, of_file) for path, of_file in inside if of_file]
 
 
 class Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from strixhlo.bundle import ALIGNMENT
 from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.custom_kernels.ops.fused_matmul import Form
 
@@ -38,14 +39,19 @@ CASES = {
     "a sum of wide rows": (("q4_1", "q4_1", "q4_1"), ((0, 0, 5), (1, 0, 3), (2, 0, 7)), SUM),
     "plain MLP": (("f16",), ((0, 0, 33),), {"normed": True, "epsilon": 1e-5, "activation": "gelu", "biased": True}),
 }
+# With more parts than a launch has buffers, unless weights are one buffer each.
+K_QUANTS = {
+    "K-quants": (("q4_k", "q4_k", "q6_k"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"normed": True, "epsilon": 1e-3}),
+    "gated K-quants": (("q5_k", "q4_k"), ((0, 0, 35), (1, 0, 35)), SUM | {"normed": True, "activation": "silu"}),
+}
 
 
 def columns(case: str) -> int:
-    return WIDE if "wide" in case else K
+    return 512 if case in K_QUANTS else WIDE if "wide" in case else K
 
 
 def operands_of(case: str, m: int) -> tuple[dict, dict[str, np.ndarray]]:
-    formats, rows, changes = CASES[case]
+    formats, rows, changes = (CASES | K_QUANTS)[case]
     attributes, k = NONE | changes, columns(case)
     attributes |= {"formats": ",".join(formats), "rows": ",".join(":".join(map(str, r)) for r in rows)}
     rng = np.random.default_rng(len(case))
@@ -77,3 +83,24 @@ def operands_of(case: str, m: int) -> tuple[dict, dict[str, np.ndarray]]:
         operands["factor"] = np.float32([0.75])
     assert tuple(operands) == Form.of(attributes).operands(k)
     return attributes, operands
+
+
+def whole(attributes: dict, operands: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+    """The same call with tensors of several parts as one buffer each, as the archive holds them."""
+    k, places = operands["x"].shape[1], []
+    form, left = Form.of(attributes), dict(operands)
+    made = {"x": left.pop("x")}
+    for t, parts in enumerate(form.parts(k)):
+        arrays = [left.pop(f"{t}.{part}") for part in parts]
+        if len(arrays) == 1:
+            made[f"{t}.{parts[0]}"] = arrays[0]
+            places.append("")
+            continue
+        buffer, at = bytearray(), []
+        for array in arrays:
+            buffer += bytes(-len(buffer) % ALIGNMENT)
+            at.append(f"{len(buffer)}:{TYPES[str(array.dtype)]}")
+            buffer += array.tobytes()
+        made[f"{t}.whole"] = np.frombuffer(buffer, np.int8)
+        places.append(",".join(at))
+    return attributes | {"whole": ";".join(places)}, made | left

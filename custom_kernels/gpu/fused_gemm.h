@@ -26,13 +26,14 @@ struct FusedGemmShape {
   const GLOBAL X* residual;
 };
 
-template <class TILE, class W, class FORM, class X>
-DEVICE void fused_gemm(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
-                       const FusedGemmShape<X> s) {
+template <class TILE, class FORM, class X, class W, class PARTS>
+DEVICE void fused_gemm(const GLOBAL X* x, GLOBAL X* y, const FusedGemmShape<X> s,
+                       const FusedWeights<W, FORM::COUNT, PARTS> weights) {
+  const auto& of = weights.rows;
   using Gemm = typename TILE::template Gemm<W, X, FORM::GATED>;
   const u32 tiles_m = ceil_div(s.m, Gemm::M), first_m = workgroup_id() % tiles_m * Gemm::M;
   u32 block = workgroup_id() / tiles_m, column = s.column, before = s.column;
-  W tensor = tensors[0];
+  PARTS chosen = weights.parts[0];
   FusedRows rows = of[0];
   if constexpr (!FORM::GATED && FORM::COUNT > 1) {
     u32 left = block;
@@ -40,7 +41,7 @@ DEVICE void fused_gemm(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
     UNROLL for (u32 i = 0; i < FORM::COUNT; i++) {
       const u32 own = ceil_div(of[i].n, Gemm::COLUMNS);
       if (!found && left < own) {
-        tensor = tensors[i];
+        chosen = weights.parts[i];
         rows = of[i];
         block = left;
         column = before;
@@ -50,7 +51,7 @@ DEVICE void fused_gemm(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const Fused
       before += of[i].n;
     }
   }
-  const W& other = tensors[FORM::GATED];
+  const W tensor = weights.tensor(chosen, s.k), other = FORM::GATED ? weights.tensor(FORM::GATED, s.k) : tensor;
   const FusedRows rows_of_other = of[FORM::GATED];
   const auto source = [&](u32 row) __attribute__((always_inline)) { return smaller(first_m + row, s.m - 1); };
   const auto finish = [&](u32 row, u32 at, f32 value, f32 up) __attribute__((always_inline)) {

@@ -1,4 +1,5 @@
-"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: one for each format of weights.
+"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: of few rows one, whatever the weights' formats (one
+for each where the chip has kernels in stripes), of many rows one for each format.
 
 Before those of many rows there is one for the norm. Where a weight has no tiles, many rows take one launch for
 each tensor, and for what follows one for each weight.
@@ -6,7 +7,7 @@ each tensor, and for what follows one for each weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..ops.fused_matmul import SUMS, Form, Rows
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
-from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel
+from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel, FusedWeight
 from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, STRIPE_LOCAL, WIDE_STRIPE_LOCAL, weight_name
 from .launches import (
@@ -33,16 +34,19 @@ BIASED, ADDED, GATED = 1, 2, 4
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of the op: its form and numbers, m rows of k columns of dtype `x`, and of each tensor its rows and its
-    parts' types. source: the buffer that is multiplied."""
+    """A call of the op: its form and numbers, m rows of k columns of dtype `x`, the result's dtype `y`, and of each
+    tensor its rows (0 where it is one buffer) and its parts' types. mixes: one kernel may have weights of several
+    formats. source: the buffer that is multiplied."""
 
     form: Form
     attributes: Mapping[str, Any]
     m: int
     k: int
     x: str
+    y: str
     widths: tuple[int, ...]
     dtypes: tuple[tuple[str, ...], ...]
+    mixes: bool
     source: str = "x"
 
     @property
@@ -64,44 +68,65 @@ class _Call:
     def bits(self, *names: str) -> tuple[int, ...]:
         return tuple(float_bits(self.attributes[name]) for name in names)
 
-    def kernel(self, tensor: int, count: int = 1, gated: bool = False, bare: bool = False) -> FusedKernel:
-        """The kernel for weights of that tensor's format; bare: without bias and residual."""
-        f, format = self.form, self.form.formats[tensor]
-        rows = next((r for r in GEMV_ROWS if self.m <= r), GEMV_ROWS[-1])  # of many rows: `_launch` chooses a tile
-        dtypes = self.dtypes[tensor][1:]
+    def weight(self, tensor: int) -> FusedWeight:
+        format, dtypes = self.form.formats[tensor], self.dtypes[tensor][1:]
         name = weight_name(FORMATS[format], dtypes) if format in FORMATS else format
-        of_affine = dtypes if name != format else ()
+        return FusedWeight(name, format, dtypes if name != format else (), self.form.parts(self.k)[tensor])
+
+    def kernel(self, rows: Sequence[Rows], gated: bool = False, bare: bool = False) -> FusedKernel | None:
+        """The kernel for these weights, if there is one; bare: without bias and residual."""
+        f, weights = self.form, tuple(self.weight(r.tensor) for r in rows)
+        most = next((r for r in GEMV_ROWS if self.m <= r), GEMV_ROWS[-1])  # of many rows: `_launch` chooses a tile
         around = (gated, f.normed, f.biased and not bare, f.added and not bare)
-        return FusedKernel(name, format, of_affine, f.parts(self.k)[tensor], count, *around, rows, f.summed, f.layer)
+        further = {"whole": any(f.whole), "wide": self.y != self.x}
+        kernel = FusedKernel(weights, *around, most, f.summed, f.layer, **further)
+        alike = self.mixes or len(kernel.groups) == 1
+        return kernel if alike and kernel.bindings <= MOST_BINDINGS else None
 
     def gate_and_up(self) -> FusedKernel | None:
         """The kernel of both, if there is one."""
-        gate, up = (self.kernel(r.tensor, 2, gated=True) for r in self.form.rows)
-        return gate if gate.name == up.name and gate.bindings <= MOST_BINDINGS else None
+        return self.kernel(self.form.rows, gated=True)
 
 
 def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """None for a weight without a kernel."""
     (m, k), form = types[0][0], Form.of(attributes)
     given = dict(zip(form.operands(k), types, strict=True))
-    parts = [[given[f"{t}.{name}"] for name in names] for t, names in enumerate(form.parts(k))]
-    widths, dtypes = tuple(p[0][0][0] for p in parts), tuple(tuple(dtype for _, dtype in p) for p in parts)
     if any(f not in FORMATS and (f not in DENSE or k % 8) for f in form.formats):
         return None
-    call = _Call(form, attributes, m, k, types[0][1], widths, dtypes)
+    widths, dtypes = _tensors(form, k, given)
+    few, y = m <= GEMV_ROWS[-1], attributes.get("result") or types[0][1]
+    in_tiles = all(tiled(format, types[0][1], chip.tiles) for format in form.formats)
+    wide = y != types[0][1]
+    if (not few and (wide or (any(form.whole) and not in_tiles))) or (
+        wide and (attributes["activation"] or form.added)
+    ):
+        return None
+    call = _Call(form, attributes, m, k, types[0][1], y, widths, dtypes, few and not chip.stripe_workgroups)
     first = list[Launch]()
     if form.summed and not call.sums_inside:
         numbers = (attributes["sum_epsilon"], attributes["sum_offset"])
         first.append(add_normed_launch(form.summed == "scaled", m, k, call.x, *numbers))
         call = replace(call, source="sum", form=replace(form, summed=""))
-    if m > GEMV_ROWS[-1]:
-        in_tiles = all(tiled(format, call.x, chip.tiles) for format in form.formats)
+    if not few:
         launches = _in_tiles(call, chip) if in_tiles else _many_rows(call, chip)
     elif not call.gated:
         launches = _few_rows(call, chip, form.rows)
     else:
         launches = _gated(call, chip) or _gated_apart(call, chip)
     return Lowering(form.operands(k), (*first, *launches), form.results) if launches else None
+
+
+def _tensors(
+    form: Form, k: int, given: Mapping[str, tuple[tuple[int, ...], str]]
+) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
+    """Of each tensor its rows (0 where it is one buffer), and the dtypes of its parts."""
+    widths, dtypes = [], []
+    for t, names in enumerate(form.parts(k)):
+        places = form.whole[t] if form.whole else ()
+        widths.append(0 if places else given[f"{t}.{names[0]}"][0][0])
+        dtypes.append(tuple(p.dtype for p in places) or tuple(given[f"{t}.{name}"][1] for name in names))
+    return tuple(widths), tuple(dtypes)
 
 
 def add_normed_launch(scaled: bool, m: int, k: int, dtype: str, epsilon: float, offset: float) -> Launch:
@@ -117,7 +142,10 @@ def _launch(
 ) -> Launch:
     """weights: numbers of `form.rows`; columns: of the result, how many and the first of these weights'."""
     rows = [call.form.rows[i] for i in weights]
-    inputs = [call.source, *(f"{r.tensor}.{part}" for r in rows for part in kernel.parts)]
+    inputs, places = [call.source], list[int]()
+    for r in rows:
+        inputs += call.form.names(r.tensor, call.k)
+        places += [place.offset for place in (call.form.whole[r.tensor][1:] if call.form.whole else ())]
     inputs += ["norm"] * kernel.normed + ["norm bias"] * (kernel.layer == "biased")
     inputs += [f"bias {i}" for i in weights if kernel.biased] + ["residual"] * kernel.added
     inputs += SUMS[kernel.summed]
@@ -125,7 +153,7 @@ def _launch(
     columns_of = [r.count for r in (rows[:1] if kernel.gated else rows)]
     of_weights = [n for r in (*rows, *[Rows(0, 0, 0)] * (MOST_WEIGHTS - len(rows))) for n in (r.first, r.count)]
     activation = call.activation if kernel.gated or len(call.form.rows) == 1 else len(ACTIVATIONS)
-    outputs = [Output(result, (call.m, columns[0]), call.x, updates=result if more else "")]
+    outputs = [Output(result, (call.m, columns[0]), call.y, updates=result if more else "")]
     outputs += [Output("sum", (call.m, call.k), call.x)] * bool(kernel.summed)
     numbers: tuple[int, ...]
     local = 0
@@ -150,7 +178,7 @@ def _launch(
         with_elements(kernel.symbol + ("_more" if more else ""), call.x),
         ((result, *inputs) if more else tuple(inputs)),
         tuple(outputs),
-        (*numbers, *of_weights),
+        (*numbers, *of_weights, *places),
         workgroups,
         threads,
         local_memory=local,
@@ -158,24 +186,18 @@ def _launch(
 
 
 def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y", bare: bool = False) -> list[Launch]:
-    """The weights side by side, those of one format in one launch. bare: without bias and residual."""
+    """The weights side by side, as many in one launch as a kernel takes. bare: without bias and residual."""
     launches, done, column = list[Launch](), 0, 0
     total = sum(r.count for r in rows)
     while done < len(rows):
-        first, taken = call.kernel(rows[done].tensor, bare=bare), 1
-        while (
-            done + taken < len(rows)
-            and call.kernel(rows[done + taken].tensor).name == first.name
-            and replace(first, count=taken + 1).bindings <= MOST_BINDINGS
-        ):
-            taken += 1
-        weights = list(range(done, done + taken))
-        kernel = replace(first, count=taken)
+        ends = range(len(rows), done, -1)
+        end, kernel = next((end, k) for end in ends if (k := call.kernel(rows[done:end], bare=bare)))
+        weights = list(range(done, end))
         launches.append(_launch(call, chip, kernel, weights, (total, column), result, bool(launches)))
         if kernel.summed:  # the others take the first one's sum
             call = replace(call, source="sum", form=replace(call.form, summed=""))
         column += sum(rows[i].count for i in weights)
-        done += taken
+        done = end
     return launches
 
 

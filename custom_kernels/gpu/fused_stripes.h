@@ -12,21 +12,22 @@ struct FusedStripe {
   u32 first, column;
 };
 
-template <u32 SIDES, u32 M, class W, class FORM, class X>
-DEVICE void fused_in_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT],
-                          GLOBAL X* y, const FusedShape<X> s) {
+template <u32 SIDES, u32 M, class FORM, class X, class Y, class W, class PARTS>
+DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s,
+                             const FusedWeights<W, FORM::COUNT, PARTS> weights) {
   using S = Stripes<M, W, X, SIDES>;
+  const auto& of = weights.rows;
+  const auto tensors = [&](u32 t) __attribute__((always_inline)) { return weights.tensor(t, s.k); };
   constexpr u32 ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;  // of a tensor in a stripe
-  UNROLL for (u32 t = 0; t < FORM::COUNT; t++) tensors[t].runs = s.k / W::RUN;
   u32 stripes = 0;
   UNROLL for (u32 t = 0; t < (FORM::GATED ? 1 : FORM::COUNT); t++) stripes += ceil_div(of[t].n, ROWS);
   const StripeShare share(stripes, s.workgroups);
   const auto place = [&](u32 stripe) __attribute__((always_inline)) {
-    FusedStripe<W> at = {tensors[0], tensors[FORM::GATED], of[0], of[FORM::GATED], stripe * ROWS, s.column};
+    FusedStripe<W> at = {tensors(0), tensors(FORM::GATED), of[0], of[FORM::GATED], stripe * ROWS, s.column};
     if constexpr (!FORM::GATED) {
       u32 before = ceil_div(of[0].n, ROWS), column = s.column + of[0].n;
       UNROLL for (u32 t = 1; t < FORM::COUNT; t++) {
-        if (stripe >= before) at = {tensors[t], tensors[t], of[t], of[t], (stripe - before) * ROWS, column};
+        if (stripe >= before) at = {tensors(t), tensors(t), of[t], of[t], (stripe - before) * ROWS, column};
         before += ceil_div(of[t].n, ROWS);
         column += of[t].n;
       }
@@ -77,13 +78,11 @@ DEVICE void fused_in_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const
     });
   }
 }
-template <u32 M, class W, class FORM, class X>
-DEVICE void fused_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
-                          const FusedShape<X> s) {
-  fused_in_stripes<1, M, W, FORM>(x, tensors, of, y, s);
+template <u32 M, class FORM, class X, class Y, class WEIGHTS>
+DEVICE void fused_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
+  fused_in_stripes<1, M, FORM>(x, y, s, weights);
 }
-template <u32 M, class W, class FORM, class X>
-DEVICE void fused_wide_stripes(const GLOBAL X* x, W (&tensors)[FORM::COUNT], const FusedRows (&of)[FORM::COUNT], GLOBAL X* y,
-                               const FusedShape<X> s) {
-  fused_in_stripes<2, M, W, FORM>(x, tensors, of, y, s);
+template <u32 M, class FORM, class X, class Y, class WEIGHTS>
+DEVICE void fused_wide_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
+  fused_in_stripes<2, M, FORM>(x, y, s, weights);
 }

@@ -162,39 +162,36 @@
   }
 
 #define INSIDE(...) __VA_ARGS__  // what stands in parentheses, without them
-// One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form.
-#define FUSED_FEW(symbol, X, threads, kernel, M, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL, NORM_BIAS, BASE, SUM_NORM, FACTOR, SUM_TO) \
-  KERNEL(threads)                                                                                           \
-  REGISTERS(128)                                                                                                 \
-  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation,  \
-              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 sum_epsilon_bits,           \
-              u32 sum_offset_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2) {                 \
-    using Tensor = INSIDE TYPE;                                                                                  \
-    using Form = FusedForm<INSIDE FORM>;                                                                         \
-    Tensor tensors[] = {INSIDE TENSORS};                                                                         \
-    const FusedRows rows[] = {INSIDE ROWS};                                                                      \
-    (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
-    kernel<M, Tensor, Form>(x, tensors, rows, y,                                                             \
-                                {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits),          \
-                                 BITS(scale_bits), {NORM, BITS(epsilon_bits), BITS(offset_bits)}, NORM_BIAS, RESIDUAL, \
-                                 {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}}); \
+// One to three matmuls of few rows with what stands around them: fused_kernels.py writes the operands of each form, and
+// the places of parts in weights that are one buffer each.
+#define FUSED_FEW(symbol, X, threads, kernel, M, FORM, OPERANDS, PLACES, WEIGHTS, NORM, RESIDUAL, NORM_BIAS, BASE, SUM_NORM, FACTOR, SUM_TO) \
+  KERNEL(threads)                                                                                               \
+  REGISTERS(128)                                                                                                \
+  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 lanes, u32 workgroups, u32 stride, u32 column, u32 activation, \
+              u32 limit_bits, u32 scale_bits, u32 epsilon_bits, u32 offset_bits, u32 sum_epsilon_bits,          \
+              u32 sum_offset_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2 INSIDE PLACES) {  \
+    using Form = FusedForm<INSIDE FORM>;                                                                        \
+    (void)first1, (void)n1, (void)first2, (void)n2;                                                             \
+    kernel<M, Form>(x, y,                                                                                       \
+                    {m, k, lanes, workgroups, stride, column, activation, BITS(limit_bits), BITS(scale_bits),   \
+                     {NORM, BITS(epsilon_bits), BITS(offset_bits)}, NORM_BIAS, RESIDUAL,                        \
+                     {BASE, {SUM_NORM, BITS(sum_epsilon_bits), BITS(sum_offset_bits)}, FACTOR, SUM_TO}},        \
+                    INSIDE WEIGHTS);                                                                            \
   }
 #define FUSED_GEMV(symbol, X, ...) FUSED_FEW(symbol, X, GEMV_THREADS, fused_gemv, __VA_ARGS__)
 #define FUSED_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 256, fused_stripes, __VA_ARGS__)
 #define FUSED_WIDE_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 512, fused_wide_stripes, __VA_ARGS__)
 
 // The same of many rows, without the norm. TILE: see fused_gemm.h.
-#define FUSED_GEMM(symbol, X, threads, TILE, TYPE, FORM, OPERANDS, TENSORS, ROWS, NORM, RESIDUAL)               \
-  KERNEL(threads)                                                                                                \
-  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 stride, u32 column, u32 activation, u32 limit_bits,             \
-              u32 scale_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2) {                      \
-    using Tensor = INSIDE TYPE;                                                                                  \
-    using Form = FusedForm<INSIDE FORM>;                                                                         \
-    Tensor tensors[] = {INSIDE TENSORS};                                                                         \
-    const FusedRows rows[] = {INSIDE ROWS};                                                                      \
-    (void)first1, (void)n1, (void)first2, (void)n2;                                                              \
-    fused_gemm<INSIDE TILE, Tensor, Form>(                                                                       \
-        x, tensors, rows, y, {m, k, stride, column, activation, BITS(limit_bits), BITS(scale_bits), RESIDUAL});  \
+#define FUSED_GEMM(symbol, X, threads, TILE, FORM, OPERANDS, PLACES, WEIGHTS, NORM, RESIDUAL)                   \
+  KERNEL(threads)                                                                                               \
+  void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 stride, u32 column, u32 activation, u32 limit_bits,            \
+              u32 scale_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2 INSIDE PLACES) {       \
+    using Form = FusedForm<INSIDE FORM>;                                                                        \
+    (void)first1, (void)n1, (void)first2, (void)n2;                                                             \
+    fused_gemm<INSIDE TILE, Form>(x, y,                                                                         \
+                                  {m, k, stride, column, activation, BITS(limit_bits), BITS(scale_bits), RESIDUAL}, \
+                                  INSIDE WEIGHTS);                                                              \
   }
 
 #define ROPE_AND_APPEND(symbol, X, type)                                                                              \

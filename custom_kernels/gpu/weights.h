@@ -31,6 +31,25 @@ struct Parts {
   const GLOBAL f32* global_scale = nullptr;
 };
 
+// Parts that are one buffer, codes first, and where in it each other one begins, in bytes: few registers until a kernel
+// asks for the parts.
+struct WholeParts {
+  const GLOBAL u8* begin;
+  u32 high = 0, scale = 0, super_scale = 0, minimum = 0, super_minimum = 0, global_scale = 0;
+
+  MEMBER Parts parts() const {
+    return {(const GLOBAL u32*)begin,
+            (const GLOBAL u32*)(begin + high),
+            begin + scale,
+            (const GLOBAL f16*)(begin + super_scale),
+            begin + minimum,
+            (const GLOBAL f16*)(begin + super_minimum),
+            (const GLOBAL f32*)(begin + global_scale)};
+  }
+};
+DEVICE Parts parts_of(const Parts& parts) { return parts; }
+DEVICE Parts parts_of(const WholeParts& whole) { return whole.parts(); }
+
 // The low four bits of `bits`, each to bit 0 of one byte.
 DEVICE u32 spread(u32 bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
 

@@ -14,7 +14,12 @@ it and the number of its rows ("0:0:576,0:576:192,1:0:192"); normed, epsilon, of
 biased; activation ("", or one of `moe_matmul.ACTIVATIONS`), limit (of "clamped"); added, scale (of the residual); and,
 absent where there is no sum, summed ("sum", or "scaled" with a factor), sum_epsilon, sum_offset (added to its norm).
 layer_norm: "", or of a LayerNorm in place of an RMSNorm "plain" or "biased": it has a norm bias [K] after its norm.
-Result: [M, N] of the type of x, rounded once, after everything; with a sum also [M, K].
+result: the dtype of the result, absent where it is that of x; there is no residual then.
+Result: [M, N] of that type, rounded once, after everything; with a sum also [M, K] of the type of x.
+
+Of a call that is being compiled a tensor's parts may be one operand int8 [bytes], its place in the archive: `whole`
+says of each tensor (";" between them) where in it each part begins and its dtype ("0:i8,4096:f16"), nothing of one
+that is given part by part; absent where all are.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .activations import alike, float32
+from .activations import DTYPES, alike, float32
 from .add_normed import reference as add_normed
 from .formats import FORMATS
 from .moe_matmul import activate, part_names
@@ -83,6 +88,14 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a part begins in its whole tensor, in bytes, and its dtype."""
+
+    offset: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Form:
     """The attributes of a call that say which operands it has."""
 
@@ -93,6 +106,7 @@ class Form:
     added: bool
     summed: str = ""
     layer: str = ""
+    whole: tuple[tuple[Place, ...], ...] = ()  # of each tensor; (): all are given part by part
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Form:
@@ -105,15 +119,22 @@ class Form:
             *flags,
             attributes.get("summed", ""),
             attributes.get("layer_norm", ""),
+            tuple(map(places, whole.split(";"))) if (whole := attributes.get("whole", "")) else (),
         )
 
     def parts(self, k: int) -> tuple[tuple[str, ...], ...]:
         """Names of each tensor's parts, in operand order."""
         return tuple(part_names(format, 1, k) for format in self.formats)
 
+    def names(self, tensor: int, k: int) -> tuple[str, ...]:
+        """Names of the operands of one tensor: "0.codes", ..., or "0.whole"."""
+        if self.whole and self.whole[tensor]:
+            return (f"{tensor}.whole",)
+        return tuple(f"{tensor}.{part}" for part in self.parts(k)[tensor])
+
     def operands(self, k: int) -> tuple[str, ...]:
         """Names of all operands: "x", "0.codes", ..., "norm", "bias 0", ..., "residual", "base", "sum norm", ..."""
-        tensors = tuple(f"{t}.{part}" for t, names in enumerate(self.parts(k)) for part in names)
+        tensors = tuple(name for t in range(len(self.formats)) for name in self.names(t, k))
         biases = tuple(f"bias {i}" for i in range(len(self.rows))) if self.biased else ()
         norm = ("norm", *(("norm bias",) * (self.layer == "biased"))) if self.normed else ()
         added = (*norm, *biases, *(("residual",) * self.added))
@@ -123,6 +144,12 @@ class Form:
     def results(self) -> tuple[str, ...]:
         """Names of the results."""
         return ("y", "sum") if self.summed else ("y",)
+
+
+def places(text: str) -> tuple[Place, ...]:
+    """ "0:i8,4096:f16" -> where a tensor's parts begin."""
+    pairs = (part.split(":") for part in text.split(",") if part)
+    return tuple(Place(int(offset), dtype) for offset, dtype in pairs)
 
 
 def reference(x: jax.Array, *operands: jax.Array, **attributes: Any) -> jax.Array | tuple[jax.Array, ...]:
@@ -156,7 +183,8 @@ def evaluate(
         gate, up = results if len(results) == 2 else (results[0], jnp.float32(1))
         results = [activate(gate, up, activation, attributes["limit"])]
     y = jnp.concatenate(results, axis=1) if len(results) > 1 else results[0]
-    y = (float32(given["residual"]) + attributes["scale"] * y if form.added else y).astype(dtype)
+    result = DTYPES[attributes["result"]] if attributes.get("result") else dtype
+    y = (float32(given["residual"]) + attributes["scale"] * y if form.added else y).astype(result)
     return (y, total.astype(dtype)) if form.summed else (y,)
 
 
@@ -183,8 +211,10 @@ def fused_matmul(
     activation: str = "",
     limit: float = 0.0,
     residual: Residual | None = None,
+    result: str = "",
 ) -> jax.Array:
-    """x [M, K] times 1 to 3 weights -> [M, N] of its type. biases: none, or float32 [N_i] of each. See above."""
+    """x [M, K] times 1 to 3 weights -> [M, N] of its type, or of the dtype `result` ("f32"). biases: none, or float32
+    [N_i] of each. See above."""
     alike(x, *((residual.x,) if residual else ()))
     tensors: list[Matrix] = []
     rows = []
@@ -211,4 +241,5 @@ def fused_matmul(
         limit=limit,
         added=residual is not None,
         scale=residual.scale if residual else 1.0,
+        **({"result": result} if result and DTYPES[result] != x.dtype else {}),
     )

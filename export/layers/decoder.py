@@ -20,6 +20,8 @@ from .norm import Input, Norm
 from .probe import probe
 from .weights import Weights
 
+FEW = 8  # rows that a matmul normalizes for itself, in float32; of more the norm would be rounded to their type
+
 _LAYER = re.compile(r"model\.layers\.(\d{1,6})\.")
 
 
@@ -132,7 +134,8 @@ class Decoder:
     def logits(self, w: Weights, hidden: jax.Array) -> jax.Array:
         """The result of `hidden_states`, or rows of it, [T, hidden] of any type -> float32 [T, vocabulary]."""
         head = w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
-        logits = linear(self.norm.before_matmul(float32(hidden), w, "model.norm"), head)
+        x = hidden if len(hidden) <= FEW else float32(hidden)
+        logits = linear(self.norm.before_matmul(x, w, "model.norm"), head, "f32")
         if self.head_bias:
             logits = logits + w["lm_head.bias"].dense
         if self.logit_scale != 1:

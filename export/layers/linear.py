@@ -16,10 +16,11 @@ from .norm import Input, Normed
 from .weights import DENSE, Weight, Weights
 
 
-def linear(x: Input, weight: Weight) -> jax.Array:
-    """x [T, in] times the transpose of a weight [out, in] -> [T, out] of its type."""
+def linear(x: Input, weight: Weight, result: str = "") -> jax.Array:
+    """x [T, in] times the transpose of a weight [out, in] -> [T, out] of its type; of a normalized x also of the dtype
+    `result` ("f32")."""
     if isinstance(x, Normed):
-        return fused_matmul(x.x, [Matrix(weight.parts, weight.format)], norm=x.norm)
+        return fused_matmul(x.x, [Matrix(weight.parts, weight.format)], norm=x.norm, result=result)
     if weight.format in FORMATS:
         return quantized_matmul(x, weight.parts, weight.format)
     return dense_matmul(x, weight.parts[DENSE])

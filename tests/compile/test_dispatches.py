@@ -9,15 +9,17 @@ import jax
 import numpy as np
 import pytest
 
-from strixhlo.bundle import Kind, KVCache
+from strixhlo.bundle import ALIGNMENT, Kind, KVCache, Parameter
 from strixhlo.compile.compile import lower_without_kernels
 from strixhlo.compile.iree_compile import run
 from strixhlo.compile.report import entry_report
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.ops.formats import FORMATS
+from strixhlo.export.archive import dtype_name
 from strixhlo.export.layers.weights import Weight
 from strixhlo.export.models import model_from_config
 from strixhlo.export.trace import trace
+from strixhlo.weight_spans import Span, weight_spans
 
 LAYERS, CONTEXT = 2, 64
 ENTRIES: dict[str, tuple[Kind, int]] = {f"decode_{rows}": ("decode", rows) for rows in (1, 2, 4, 8)}
@@ -45,13 +47,18 @@ MIXTURE |= {"moe_intermediate_size": 64, "norm_topk_prob": True, "decoder_sparse
 WIDE = LLAMA | {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 ATTENTION = 4  # dispatches of a layer, before its experts
 AROUND = 4  # the embedding, the head, argmax, and what caps or scales logits
+# Formats of weights by the end of their name, the first that fits.
+Q4_K_M = {"v_proj.weight": "q6_k", "down_proj.weight": "q6_k", "": "q4_k"}  # llama.cpp's, of half of the layers
+GATE_APART = {"gate_proj.weight": "q4_k", "": "q5_k"}
 MODELS = {
     "dense": (LLAMA, "q4_1", 6),
     "norms before and after": (SANDWICH, "q4_1", 6),
     "norms after": (POST_NORMS, "mxfp4", 6),
     "layer norms": (LAYER_NORMS, "affine3_g32", 6),
     "experts": (MIXTURE, "q4_0", ATTENTION + 4),
-    "two-level scales": (WIDE, "q6_k", 6),
+    "two-level scales and minima": (WIDE | {"attention_bias": True}, "q5_k", 6),
+    "v of another format": (WIDE, Q4_K_M, 6),
+    "gate of another format, norms before and after": (SANDWICH | WIDE | {"model_type": "gemma2"}, GATE_APART, 6),
 }
 
 
@@ -62,23 +69,41 @@ def weight(shape: tuple[int, ...], format: str) -> Weight:
     return Weight({p: jax.ShapeDtypeStruct(s, d) for p, (s, d) in parts.items()}, format, shape[1])
 
 
-def entries(config: dict[str, Any], format: str, target: str) -> dict[str, dict[str, int]]:
+def in_archive(weights: dict[str, Weight]) -> dict[str, Span]:
+    """Where the weights are that programs can take whole."""
+    parameters, end = {}, 0
+    for name, of in weights.items():
+        for part, array in of.parts.items():
+            length = array.size * array.dtype.itemsize
+            parameters[f"{name}.{part}"] = Parameter(
+                dtype=dtype_name(array.dtype), shape=array.shape, offset=end, length=length
+            )
+            end += length + -length % ALIGNMENT
+    return weight_spans(parameters)
+
+
+def entries(config: dict[str, Any], format: str | dict[str, str], target: str) -> dict[str, dict[str, int]]:
     """Of each entry, what one call does."""
     model = model_from_config(config)
-    weights = {name: weight(shape, format) for name, shape in model.shapes()}
+    formats = {"": format} if isinstance(format, str) else format
+    weights = {
+        name: weight(shape, next(f for end, f in formats.items() if name.endswith(end)))
+        for name, shape in model.shapes()
+    }
     for name, table in model.tables(CONTEXT).items():
         weights[name] = Weight({"dense": jax.ShapeDtypeStruct(table.shape, np.float32)}, "f32", table.shape[-1])
     layers, width = model.pool
     kv = KVCache(dtype="f16", layers=layers, rows=CONTEXT, width=width, block_size=16, blocks=CONTEXT // 16)
     program = trace(model, weights, kv, ENTRIES)
     where = parse_target(target)
-    lowered = lower_without_kernels(program.program, where, "int8" if where.kind == "cpu" else "f32", None)
+    activations = "int8" if where.kind == "cpu" else "f32"
+    lowered = lower_without_kernels(program.program, where, activations, None, spans=in_archive(weights))
     return entry_report(run(lowered.program, ["--compile-to=stream", "-o", "-", *where.iree_flags]))
 
 
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 @pytest.mark.parametrize(("config", "format", "of_layer"), MODELS.values(), ids=MODELS)
-def test_a_decoded_token(config: dict[str, Any], format: str, of_layer: int, target: str) -> None:
+def test_a_decoded_token(config: dict[str, Any], format: str | dict[str, str], of_layer: int, target: str) -> None:
     found = entries(config, format, target)
     assert found.keys() == ENTRIES.keys()
     for name, entry in found.items():

@@ -61,9 +61,18 @@ PAIRS = _pairs()
 
 # Fused matmuls that tests build: format, number of weights, and what is around them (fused_kernels.py).
 FUSED = (
-    *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1nb", "q8_0_1n", "q8_0_2nb", "q8_0_1br", "q4_0_2gn"),
-    *("f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n", "q4_k_2gn", "q6_k_1n", "mxfp4_3n", "affine4_g64_bf16_bf16_3n"),
-    *("q4_1_3s", "q4_1_2gns", "f16_1nbsf", "q8_0_1ns", "f16_1nl", "q4_1_2gnlc", "q8_0_1nlc"),
+    *("q4_1_3n", "q4_1_1r", "q4_1_2gn", "bf16_3b", "q8_0_1br", "q4_0_2gn", "f32_2g", "f32_2gb", "f16_1nb", "q4_k_2n"),
+    *(
+        "mxfp4_3n",
+        "affine4_g64_bf16_bf16_3n",
+        "q4_1_3s",
+        "q4_1_2gns",
+        "f16_1nbsf",
+        "f16_1nl",
+        "q4_1_2gnlc",
+        "q8_0_1nlc",
+    ),
+    *("q8_0__f16_11n", "q8_0__f16_11gn", "q8_0__f16_11ns", "q8_0__q4_0_21nb", "q4_k__q6_k_21nw", "q5_k__q4_k_11gnsw"),
 )
 # The same of many rows on NVIDIA's GPUs, by tile (gemm_tiles.py); of the first each format is tested without more.
 TILED = {
@@ -87,17 +96,28 @@ TILED = {
 }
 # And on AMD's.
 MATRIX_TILED = {
-    "64w": ("q8_0_1", "q4_1_3", "q4_1_2g", "bf16_3b", "q8_0_1b", "q8_0_2b", "q8_0_1br", "q4_0_2g"),
+    "64w": (
+        "q8_0_1",
+        "q4_1_3",
+        "q4_1_2g",
+        "bf16_3b",
+        "q8_0_1b",
+        "q8_0_2b",
+        "q8_0_1br",
+        "q4_0_2g",
+        "q4_k_2w",
+        "q5_k_1w",
+    ),
     "16w": ("q8_0_1br", "q4_0_2g"),
 }
-MATRIX_TILED_MORE = ("q4_0_1b",)
+MATRIX_TILED_MORE = ("q4_0_1b", "q6_k_1w", "q4_k_1w")
 TILED_MORE = ("f16_1", "q4_0_1b")
 # Formats of embeddings that tests build; K-quants and streams of bits share their code with others.
 EMBEDDINGS = (
     *("q4_0", "q5_1", "q8_0", "q4_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8_block128"),
     *("affine3_g64_bf16_bf16", "affine4_g128_f16_f32", "f32", "f16", "bf16"),
 )
-FUSED_MORE = ("f16_1n", "q4_0_1nb")  # into columns of a result that is there already
+FUSED_MORE = ("q6_k_1n",)  # into columns of a result that is there already
 
 OF_ELEMENTS = "activations of "
 
@@ -116,7 +136,7 @@ def _family(symbol: str) -> str:
     the other fused ones, "embedding" of rows, itself of attention on the matrix units, "" for others."""
     if re.fullmatch(r"strixhlo_fused_gemm_\w+_m\d+w(_more)?", symbol):
         return "matrix tiles"
-    if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?_m.*", symbol):
+    if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?w?_m.*", symbol):
         return f"tiles of {found.group(1)}"
     if symbol.startswith(("strixhlo_fused_stripes_", "strixhlo_fused_wide_stripes_")):
         return f"stripes of {symbol}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused_matmul_cases import CASES, TYPES, operands_of
+from fused_matmul_cases import CASES, K_QUANTS, TYPES, operands_of, whole
 from kernel_tolerances import RELATIVE_L2
 
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
@@ -14,8 +14,12 @@ from strixhlo.custom_kernels.ops.fused_matmul import reference
 from strixhlo.custom_kernels.ops.launch import Launch
 
 
-def launched(run_launches, case: str, m: int) -> tuple[tuple[np.ndarray, ...], tuple[Launch, ...]]:
+def launched(
+    run_launches, case: str, m: int, in_one_buffer: bool = False
+) -> tuple[tuple[np.ndarray, ...], tuple[Launch, ...]]:
     attributes, operands = operands_of(case, m)
+    if in_one_buffer:
+        attributes, operands = whole(attributes, operands)
     lowering = fused_matmul(GFX1151, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
     assert lowering
     arrays = {n: a.view(np.int16) if a.dtype == jnp.bfloat16 else a for n, a in operands.items()}
@@ -23,21 +27,41 @@ def launched(run_launches, case: str, m: int) -> tuple[tuple[np.ndarray, ...], t
     return tuple(values[name] for name in lowering.results), lowering.launches
 
 
-@pytest.mark.parametrize("m", [1, 3, 8, 17])
-@pytest.mark.parametrize("case", CASES)
-def test_against_the_reference(run_launches, case, m):
-    results, launches = launched(run_launches, case, m)
+def as_the_reference(results: tuple[np.ndarray, ...], case: str, m: int) -> None:
     attributes, operands = operands_of(case, m)
     wanted = reference(*map(jnp.asarray, operands.values()), **attributes)
     for got, want in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert np.isfinite(got).all()
         assert np.linalg.norm(got - want) <= RELATIVE_L2["f32"] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("m", [1, 3, 8, 17])
+@pytest.mark.parametrize("case", CASES)
+def test_against_the_reference(run_launches, case, m):
+    results, launches = launched(run_launches, case, m)
+    as_the_reference(results, case, m)
     if m <= 8:
-        of_two_formats = len(CASES[case][0]) == 2 and len({*CASES[case][0]}) == 2
-        assert len(launches) == 1 + of_two_formats + (case == "gated, of two formats")
+        assert len(launches) == 1
         if m < 8:
             for alone, together in zip(results, launched(run_launches, case, 8)[0], strict=True):
                 assert together[:m].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("case", K_QUANTS)
+def test_weights_of_one_buffer(run_launches, case):
+    """More parts than a launch has buffers: one launch where each weight is one buffer, and of many rows no more than
+    there are formats, beside the norm, the sum and, of two formats, the activation."""
+    for m in (1, 8, 17):
+        results, launches = launched(run_launches, case, m, in_one_buffer=True)
+        as_the_reference(results, case, m)
+        assert len(launches) == (1 if m <= 8 else 3 + 2 * (case == "gated K-quants"))
+
+
+def test_more_parts_than_buffers(run_launches):
+    """The rest goes into the columns of a result that is there already."""
+    results, launches = launched(run_launches, "K-quants", 3)
+    as_the_reference(results, "K-quants", 3)
+    assert len(launches) == 2 and launches[1].symbol.endswith("_more")
 
 
 @pytest.mark.parametrize("case", ["residual", "gated"])
