@@ -13,10 +13,10 @@ from iree.compiler import ir
 from ..custom_kernels.ops import add_normed, fused_matmul
 from ..custom_kernels.ops.launch import LoweringRule
 from .lower import CALL, call_attributes, operand_types, operations, target_of, types_of, with_attributes
-from .whole_weights import Whole, taken_whole
+from .whole_weights import NO_WEIGHTS, Whole, taken_whole
 
 
-def fuse_sums(module: ir.Module, rules: Mapping[str, LoweringRule], whole: Whole) -> int:
+def fuse_sums(module: ir.Module, rules: Mapping[str, LoweringRule], whole: Whole = NO_WEIGHTS) -> int:
     """Fuse what can be; returns how many calls that saved. whole: the weights that the call may get whole."""
     sums = [call for call in operations(module, CALL) if target_of(call) == add_normed.NAME]
     return sum(_fused(call, rules, whole) for call in sums)

@@ -64,6 +64,9 @@ class Whole:
         return self.names.get(ir.FlatSymbolRefAttr(value.owner.operation.attributes["global"]).value, "")
 
 
+NO_WEIGHTS = Whole({}, {})
+
+
 def taken_whole(
     attributes: Mapping[str, Any], types: OperandTypes, tensors: Sequence[Tensor]
 ) -> tuple[Mapping[str, Any], OperandTypes] | None:

@@ -78,8 +78,8 @@ class _Call:
         f, weights = self.form, tuple(self.weight(r.tensor) for r in rows)
         most = next((r for r in GEMV_ROWS if self.m <= r), GEMV_ROWS[-1])  # of many rows: `_launch` chooses a tile
         around = (gated, f.normed, f.biased and not bare, f.added and not bare)
-        further = {"whole": any(f.whole), "wide": self.y != self.x}
-        kernel = FusedKernel(weights, *around, most, f.summed, f.layer, **further)
+        of_sum_and_norm = (f.summed, f.layer)
+        kernel = FusedKernel(weights, *around, most, *of_sum_and_norm, whole=any(f.whole), wide=self.y != self.x)
         alike = self.mixes or len(kernel.groups) == 1
         return kernel if alike and kernel.bindings <= MOST_BINDINGS else None
 
