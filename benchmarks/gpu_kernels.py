@@ -1,7 +1,7 @@
 """Bandwidth and arithmetic of the matmul kernels on an NVIDIA GPU, beside a copy on the same device in the same run.
 
   python benchmarks/gpu_kernels.py prepare FOLDER       # needs this project and its compiler, no GPU
-  python benchmarks/gpu_kernels.py prepare FOLDER few   # only 1, 8 and 16 rows, wide workgroups beside the others
+  python benchmarks/gpu_kernels.py prepare FOLDER few   # only 1, 8 and 16 rows, larger workgroups beside
   python benchmarks/gpu_kernels.py run FOLDER           # needs torch and a GPU, nothing of this project
 
 `prepare` writes the kernels as PTX, what to launch, and small cases with their results; `run` checks those, then times
@@ -10,8 +10,8 @@ with its share of the graph's gaps, which weigh where a matrix takes 10 us: "own
 that does nothing, with as many workgroups, threads and bytes of local memory, in a graph of its own.
 
 `few` is for one short run, of a minute at most where kernels.cubin is there (`ptxas -arch=sm_90 -o kernels.cubin
-kernels.ptx` in the folder; without it the driver compiles first). Wide workgroups (512 threads, 200 KB of local memory)
-need an H100 or H200; no program has them yet.
+kernels.ptx` in the folder; without it the driver compiles first). Workgroups of 512 threads and 200 KB of local
+memory ("wide": two stripes at a time, "deep": one) need an H100 or H200; no program has them yet.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
 def prepare(folder: Path, short: bool = False) -> None:
     """Write kernels.ptx, plan.json and the small cases. short: the plan of few rows alone."""
-    from strixhlo.custom_kernels.gpu.kernels import build_ptx
+    from strixhlo.custom_kernels.gpu.kernels import STRIPES, build_ptx
     from strixhlo.custom_kernels.gpu.launches import H200, dense_matmul_launches, quantized_matmul_launches
     from strixhlo.custom_kernels.ops.formats import FORMATS as DEFINED
 
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     plan: list[dict[str, Any]] = []
-    chips = {"": H200, "wide": replace(H200, wide_stripes=True, stripe_workgroups=H200.multiprocessors)}
+    alone = {kind: replace(H200, stripes=kind, stripe_workgroups=H200.multiprocessors) for kind in STRIPES}
+    chips = {"": H200, "wide": alone["wide_stripes"], "deep": alone["deep_stripes"]}
     for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
         fmt = DEFINED[name]
 

@@ -47,7 +47,7 @@ class FusedKernel:
     rows: int | Tile
     summed: str = ""  # as in ops/fused_matmul.py
     layer: str = ""  # as its layer_norm
-    stripes: str = ""  # of few rows: "stripes" or "wide_stripes" of fused_stripes.h, else fused_gemv.h
+    stripes: str = ""  # of few rows: a key of STRIPES of kernels.py, or "": fused_gemv.h
     whole: bool = False  # weights of several parts are one buffer each
     wide: bool = False  # the result is float32, whatever x is
 
@@ -143,7 +143,7 @@ class FusedKernel:
 
 
 _SYMBOL = re.compile(
-    r"strixhlo_fused_(?:gemm_|((?:wide_)?stripes)_)?(\w+)_([123]{1,3})"
+    r"strixhlo_fused_(?:gemm_|((?:wide_|deep_)?stripes)_)?(\w+)_([123]{1,3})"
     + "".join(f"({flag}?)" for flag in FLAGS)
     + r"_m(\d+|\d+x\dx\d|\d+w)(_more)?"
 )

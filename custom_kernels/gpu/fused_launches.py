@@ -18,7 +18,8 @@ from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
 from .fused_kernels import MOST_BINDINGS, MOST_WEIGHTS, FusedKernel, FusedWeight
 from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
-from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, STRIPE_LOCAL, WIDE_STRIPE_LOCAL, weight_name
+from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, stripe_local, weight_name
+from .kernels import threads as threads_of
 from .launches import (
     WAVE,
     Chip,
@@ -167,8 +168,8 @@ def _launch(
         threads = chip.gemv_waves * WAVE
         lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, kernel.gated)
         if workgroups:
-            kernel = replace(kernel, stripes="wide_stripes" if chip.wide_stripes else "stripes")
-            local, threads = (WIDE_STRIPE_LOCAL, 512) if chip.wide_stripes else (STRIPE_LOCAL, 256)
+            kernel = replace(kernel, stripes=chip.stripes)
+            local, threads = stripe_local(kernel.symbol), threads_of(kernel.symbol)
         else:
             lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
         of_sum = call.bits("sum_epsilon", "sum_offset") if kernel.summed else (0, 0)

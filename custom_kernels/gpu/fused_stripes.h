@@ -12,10 +12,10 @@ struct FusedStripe {
   u32 first, column;
 };
 
-template <u32 SIDES, u32 M, class FORM, class X, class Y, class W, class PARTS>
+template <u32 SIDES, u32 SHARING, u32 M, class FORM, class X, class Y, class W, class PARTS>
 DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s,
                              const FusedWeights<W, FORM::COUNT, PARTS> weights) {
-  using S = Stripes<M, W, X, SIDES>;
+  using S = Stripes<M, W, X, SIDES, SHARING>;
   const auto& of = weights.rows;
   const auto tensors = [&](u32 t) __attribute__((always_inline)) { return weights.tensor(t, s.k); };
   constexpr u32 ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;  // of a tensor in a stripe
@@ -80,9 +80,13 @@ DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X>
 }
 template <u32 M, class FORM, class X, class Y, class WEIGHTS>
 DEVICE void fused_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
-  fused_in_stripes<1, M, FORM>(x, y, s, weights);
+  fused_in_stripes<1, 8, M, FORM>(x, y, s, weights);
 }
 template <u32 M, class FORM, class X, class Y, class WEIGHTS>
 DEVICE void fused_wide_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
-  fused_in_stripes<2, M, FORM>(x, y, s, weights);
+  fused_in_stripes<2, 8, M, FORM>(x, y, s, weights);
+}
+template <u32 M, class FORM, class X, class Y, class WEIGHTS>
+DEVICE void fused_deep_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
+  fused_in_stripes<1, 16, M, FORM>(x, y, s, weights);
 }

@@ -34,9 +34,8 @@ GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
 STRIPED = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 STRIPED_BITS = (4, 8)  # the same of affine formats
 SPAN = 128
-# Bytes of local memory that a launch of such a kernel gives, and of one with 512 threads and both sides of x.
-STRIPE_LOCAL, WIDE_STRIPE_LOCAL = 98 * 1024, 200 * 1024
-SIDES = {"stripes": 1, "wide_stripes": 2}  # in symbols -> groups of eight waves
+# In symbols -> groups of waves, waves that share a stripe. Those of 16 waves are alone on a multiprocessor.
+STRIPES = {"stripes": (1, 8), "wide_stripes": (2, 8), "deep_stripes": (1, 16)}
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
@@ -67,10 +66,18 @@ def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
     if tile := re.search(r"_m(\d+x\dx\d|\d+w)", symbol):
         return tile_of(tile[1]).threads
-    if symbol.startswith("strixhlo_moe_one") or "_wide_stripes_" in symbol:
+    if symbol.startswith("strixhlo_moe_one"):
         return 512
+    if stripes := re.match(r"strixhlo_(?:fused_)?((?:wide_|deep_)?stripes)_", symbol):
+        sides, sharing = STRIPES[stripes[1]]
+        return 32 * sides * sharing
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
+
+
+def stripe_local(symbol: str) -> int:
+    """Bytes of local memory that a launch of a kernel of stripes gives."""
+    return 1024 * (98 if threads(symbol) == 256 else 200)
 
 
 def _kernels() -> dict[str, str]:
@@ -82,16 +89,16 @@ def _kernels() -> dict[str, str]:
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
         lines |= expert_kernels(name, name, parts, (), name not in WIDE)
         if name in FORMATS:
-            for m, (stripes, sides) in product(GEMV_ROWS, SIDES.items()):
-                lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {sides})"
+            for m, (stripes, (sides, sharing)) in product(GEMV_ROWS, STRIPES.items()):
+                lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {sides}, {sharing})"
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
-        for m, (stripes, sides) in product(GEMV_ROWS, SIDES.items()):
-            lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {sides}, {of})"
+        for m, (stripes, (sides, sharing)) in product(GEMV_ROWS, STRIPES.items()):
+            lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {sides}, {sharing}, {of})"
     for pool, name in POOLS.items():
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"
@@ -190,7 +197,7 @@ def _bounded(ptx: str) -> str:
     driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
-        several = "_stripes_" in entry[2] and "_wide_stripes_" not in entry[2]
+        several = "_stripes_" in entry[2] and threads(entry[2]) == 256
         at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if several else ""
         return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
 

@@ -20,11 +20,10 @@ from .kernels import (
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
     SPAN,
-    STRIPE_LOCAL,
     STRIPED,
     STRIPED_BITS,
     WIDE,
-    WIDE_STRIPE_LOCAL,
+    stripe_local,
     threads,
     weight_name,
 )
@@ -45,7 +44,9 @@ class Chip:
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
     tiles: bool = False  # whether fragment_gemm.h is for it: NVIDIA's GPUs
     stripe_workgroups: int = 0  # most of a kernel on matrix units for few rows; 0: it has none
-    wide_stripes: bool = False  # whether those have 512 threads and 200 KB of local memory: for an H100 or H200 alone
+    stripes: str = (
+        "stripes"  # which: a key of STRIPES of kernels.py; those of 512 threads are for an H100 or H200 alone
+    )
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
     attention_wanted: int = 80  # workgroups of attention that keep it busy
     attention_blocks: int = 1  # of 16 rows for a wave of attention with many
@@ -138,18 +139,18 @@ def _in_stripes(
     shape: tuple[int, int, int],
     workgroups: int,
     x: str,
-    wide: bool,
+    stripes: str,
 ) -> Launch:
     rows = next(r for r in GEMV_ROWS if shape[0] <= r)
-    symbol = with_elements(f"strixhlo_{'wide_' if wide else ''}stripes_{name}_m{rows}", x)
-    scalars, local = (*shape, workgroups), WIDE_STRIPE_LOCAL if wide else STRIPE_LOCAL
+    symbol = with_elements(f"strixhlo_{stripes}_{name}_m{rows}", x)
+    scalars, local = (*shape, workgroups), stripe_local(symbol)
     return Launch(symbol, inputs, outputs, scalars, workgroups, threads(symbol), local_memory=local)
 
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
     if m <= GEMV_ROWS[-1] and (workgroups := stripe_workgroups(name, (n,), k, chip)):
-        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, chip.wide_stripes),)
+        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, chip.stripes),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)

@@ -111,7 +111,7 @@ struct PutRows {
   using C = S::C;
   static constexpr u32 M = S::M, OF_PIECE = PIECE / 8, HALVES = S::THREADS / OF_PIECE;
   static constexpr bool APART = C::ORDER == LINEAR || C::ORDER == ADJACENT;  // a lane's columns
-  // A chunk of eight pieces: half a wave has even rows, the other one odd ones.
+  // A chunk of a piece a wave: half a wave has even rows, the other one odd ones.
   static constexpr bool BY_ROWS = S::CHUNK * S::TOGETHER == 1 && S::SIDES == 1;
   static constexpr u32 ROWS = M < 4 ? M : 4, PIECES = 4 / ROWS;  // whose loads are under way together
   u32 first, stages, m, k;
@@ -123,7 +123,7 @@ struct PutRows {
     bool there, inside;
   };
   MEMBER Item item_of(u32 z, u32 wave, u32 half) const {
-    const u32 j = lane_id() % OF_PIECE, piece = ((z - first) * STRIPE_WAVES + wave) * S::TOGETHER + (S::TOGETHER == 2 ? half : 0);
+    const u32 j = lane_id() % OF_PIECE, piece = ((z - first) * S::SHARING + wave) * S::TOGETHER + (S::TOGETHER == 2 ? half : 0);
     const u32 block = S::block_of_x(first, piece, j / 4);
     return {piece, j / 4, block * 8 + j % 4 * (APART ? 1 : 2), z < first + stages, block < k / BLOCK};
   }
@@ -151,8 +151,9 @@ struct PutRows {
     }
   }
   MEMBER void by_pieces() const {
-    constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages of sixteen pieces
-    const u32 begin = first / OF_Z * 16, end = ceil_div(first + stages, OF_Z) * 16, mine = thread_id() / OF_PIECE;
+    constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages of ROUND pieces
+    constexpr u32 ROUND = 2 * S::SHARING;
+    const u32 begin = first / OF_Z * ROUND, end = ceil_div(first + stages, OF_Z) * ROUND, mine = thread_id() / OF_PIECE;
     for (u32 q = begin + (mine + HALVES - begin % HALVES) % HALVES; q < end; q += PIECES * HALVES) {
       UNROLL for (u32 start = 0; start < M; start += ROWS) {
         if (start >= m) continue;
@@ -160,7 +161,7 @@ struct PutRows {
         Item items[PIECES];
         UNROLL for (u32 i = 0; i < PIECES; i++) {
           const u32 here = q + i * HALVES, half = here % 2;
-          items[i] = item_of(OF_Z == 1 ? here / 16 : here / 16 * 2 + half, here / 2 % STRIPE_WAVES, half);
+          items[i] = item_of(OF_Z == 1 ? here / ROUND : here / ROUND * 2 + half, here / 2 % S::SHARING, half);
           UNROLL for (u32 r = 0; r < ROWS; r++) load(items[i], start + r, v[i][r]);
         }
         UNROLL for (u32 i = 0; i < PIECES; i++) {

@@ -4,7 +4,6 @@
 #include "device.h"
 #include "weights.h"
 
-inline constexpr u32 STRIPE_WAVES = 8;  // that share a stripe
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
 // Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a wide one, what an H100 has.
 inline constexpr u32 STRIPE_LOCAL = 98 * 1024, WIDE_STRIPE_LOCAL = 200 * 1024;

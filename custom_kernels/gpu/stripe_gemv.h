@@ -4,9 +4,9 @@
 
 #include "rows_of_x.h"
 
-template <u32 M, u32 SIDES, class W, class X>
+template <u32 M, u32 SIDES, u32 SHARING, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
-  using S = Stripes<M, W, X, SIDES>;
+  using S = Stripes<M, W, X, SIDES, SHARING>;
   const StripeShare share(ceil_div(n, STRIPE), workgroups);
   weight.runs = k / W::RUN;
   const auto fill = [&](u32 first, u32 stages) __attribute__((always_inline)) {

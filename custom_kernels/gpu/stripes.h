@@ -14,13 +14,14 @@
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-// X: the type of x. SIDES: groups of waves, which take stripes in turn and share what is in local memory of x.
-template <u32 M_, class W_, class X, u32 SIDES_>
+// X: the type of x. SHARING: waves that share a stripe. SIDES: groups of those, which take stripes in turn and share what is in
+// local memory of x.
+template <u32 M_, class W_, class X, u32 SIDES_, u32 SHARING_>
 struct Stripes {
-  static constexpr u32 M = M_, SIDES = SIDES_;
+  static constexpr u32 M = M_, SIDES = SIDES_, SHARING = SHARING_;
   using W = W_;
-  static constexpr u32 THREADS = SIDES * STRIPE_WAVES * WAVE, WAVES = SIDES * STRIPE_WAVES;
-  static constexpr u32 LOCAL_BYTES = SIDES == 1 ? STRIPE_LOCAL : WIDE_STRIPE_LOCAL;
+  static constexpr u32 WAVES = SIDES * SHARING, THREADS = WAVES * WAVE;
+  static constexpr u32 LOCAL_BYTES = WAVES == 8 ? STRIPE_LOCAL : WIDE_STRIPE_LOCAL;
   using C = StripeCodes<W>;
   static constexpr bool INTEGER = C::INTEGER, WIDE = sizeof(X) == 4, PAIRED = C::PAIRED;
   // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each other.
@@ -31,9 +32,9 @@ struct Stripes {
   static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
-  static constexpr u32 COLUMNS = SIDES * 8192 / M;  // of x in local memory
+  static constexpr u32 COLUMNS = WAVES * 1024 / M;  // of x in local memory
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
-  static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * STRIPE_WAVES * TOGETHER);
+  static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
   static constexpr u32 ROW_COPIES = ROW_BYTES / 16, COPIES = (STRIPE * ROW_COPIES + WAVE - 1) / WAVE;
   static constexpr u32 PLANE_STRIDE = C::PLANES ? 32 * C::PLANES + 16 : 0;
@@ -69,18 +70,18 @@ struct Stripes {
 
   // The first block of stage `z` of a wave; that of piece `piece` of x in local memory, where the first stage is `first`.
   DEVICE u32 block_of(u32 z, u32 wave) {
-    if constexpr (!PAIRED) return (z * STRIPE_WAVES + wave) * BLOCKS;
-    if constexpr (TOGETHER == 2) return (z * STRIPE_WAVES + wave) * 2 * BLOCKS;
-    return (z / 2 * STRIPE_WAVES + wave) * 2 * BLOCKS + z % 2 * 2;
+    if constexpr (!PAIRED) return (z * SHARING + wave) * BLOCKS;
+    if constexpr (TOGETHER == 2) return (z * SHARING + wave) * 2 * BLOCKS;
+    return (z / 2 * SHARING + wave) * 2 * BLOCKS + z % 2 * 2;
   }
   DEVICE u32 block_of_x(u32 first, u32 piece, u32 block) {
-    const u32 stage = piece / TOGETHER, from = block_of(first + stage / STRIPE_WAVES, stage % STRIPE_WAVES);
+    const u32 stage = piece / TOGETHER, from = block_of(first + stage / SHARING, stage % SHARING);
     return from + piece % TOGETHER * 2 + (PAIRED ? block / 2 * 4 + block % 2 : block);
   }
   DEVICE u32 stages_of(u32 k, u32 wave) {
     constexpr u32 PIECES = PAIRED ? 2 : 1;
     const u32 all = ceil_div(k, PIECES * PIECE);
-    return (all + STRIPE_WAVES - 1 - wave) / STRIPE_WAVES * (PIECES / TOGETHER);
+    return (all + SHARING - 1 - wave) / SHARING * (PIECES / TOGETHER);
   }
 
   // The stages of a wave in the order in which they are used: by columns of x, then stripes, then stages.
@@ -301,7 +302,7 @@ struct Stripes {
   template <class RowsOf, class Fill>
   DEVICE void sum_stripes(u32 stripes, u32 k, const RowsOf& rows_of_stripe, bool others, bool& there, const Fill& fill) {
     const u32 wave_of_all = wave_id(), lane = lane_id();
-    const u32 wave = SIDES == 1 ? wave_of_all : wave_of_all % STRIPE_WAVES, side = SIDES == 1 ? 0 : wave_of_all / STRIPE_WAVES;
+    const u32 wave = SIDES == 1 ? wave_of_all : wave_of_all % SHARING, side = SIDES == 1 ? 0 : wave_of_all / SHARING;
     const u32 count = (stripes + SIDES - 1 - side) / SIDES;
     const u32 most = stages_of(k, 0), all = SIDES == 1 || count ? stages_of(k, wave) : 0;
     LOCAL u8* ring = local() + wave_of_all * STAGES * STAGE_BYTES;
@@ -365,7 +366,7 @@ struct Stripes {
             typename C::Piece codes;
             C::template load<ROW_STRIDE>(
                 {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero}, codes);
-            const u32 piece = ((z - first) * STRIPE_WAVES + wave) * TOGETHER + h;
+            const u32 piece = ((z - first) * SHARING + wave) * TOGETHER + h;
             add_piece(codes, piece, right, scale, minimum, sum);
           }
           stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -384,12 +385,12 @@ struct Stripes {
       const u32 g = i % 8, of_x = i / 8 % m, stripe = i / 8 / m;
       const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
       f32 sums[2] = {};
-      UNROLL for (u32 w = 0; w < STRIPE_WAVES; w++) {
+      UNROLL for (u32 w = 0; w < SHARING; w++) {
         UNROLL for (u32 r = 0; r < 2; r++) {
           f32 of[2];
           UNROLL for (u32 pair = 0; pair < 2; pair++) {
             const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
-            of[pair] = total(stripe % SIDES * STRIPE_WAVES + w, stripe / SIDES, number_of(tile, pair, r, e), 4 * g + lane);
+            of[pair] = total(stripe % SIDES * SHARING + w, stripe / SIDES, number_of(tile, pair, r, e), 4 * g + lane);
           }
           sums[r] += of[0] + of[1];
         }

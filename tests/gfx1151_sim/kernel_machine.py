@@ -13,7 +13,7 @@ from element_cases import symbols
 from strixhlo.custom_kernels.gpu.attention_kernels import flash_line
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
 from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
-from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, build_hsaco
+from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, STRIPES, build_hsaco
 from strixhlo.custom_kernels.gpu.moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
 from strixhlo.custom_kernels.ops.launch import Launch
 
@@ -138,7 +138,7 @@ def _family(symbol: str) -> str:
         return "matrix tiles"
     if found := re.fullmatch(r"strixhlo_fused_gemm_(\w+?)_[123]g?n?b?r?w?_m.*", symbol):
         return f"tiles of {found.group(1)}"
-    if symbol.startswith(("strixhlo_fused_stripes_", "strixhlo_fused_wide_stripes_")):
+    if symbol.startswith(tuple(f"strixhlo_fused_{stripes}_" for stripes in STRIPES)):
         return f"stripes of {symbol}"
     if "_pairs_" in symbol:
         return "pairs"
@@ -149,14 +149,14 @@ def _family(symbol: str) -> str:
         return symbol
     if found := re.fullmatch(r"strixhlo_moe_(?:gate_up(?:_biased)?|rows)_gem[vm]_(\w+?)(_m\d+)?", symbol):
         return f"experts of {found.group(1)}"
-    if found := re.fullmatch(r"strixhlo_(wide_)?stripes_(\w+)_m\d+", symbol):
+    if found := re.fullmatch(r"strixhlo_(wide_|deep_)?stripes_(\w+)_m\d+", symbol):
         return f"{found.group(1) or ''}stripes of {found.group(2)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""
 
 
 def _tested(name: str) -> bool:
-    if name.startswith(("stripes of ", "wide_stripes of ")):
+    if name.startswith(tuple(f"{stripes} of " for stripes in STRIPES)):
         return False  # never on gfx1151
     if name.startswith("experts of "):
         return name.removeprefix("experts of ") in EXPERTS

@@ -21,7 +21,6 @@ from strixhlo.custom_kernels.ops.launch import Launch
 # Of each way in which codes, and in which scales, are found; benchmarks/gpu_kernels.py checks all on a device.
 NAMES = ("q4_0", "q8_0", "q5_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8_block128")
 AFFINE_NAMES = ("affine4_g64_bf16_bf16", "affine5_g64_f32_f16", "affine8_g64_f16_f16")
-WIDE = replace(H200, wide_stripes=True, stripe_workgroups=1)
 on_each_machine = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
 
 
@@ -106,15 +105,17 @@ def test_a_scale_that_is_not_finite_spoils_its_row_alone(run_launches, name, bit
 
 
 @pytest.mark.parametrize("machine", ["host"], indirect=True)
-def test_one_workgroup_of_512_threads(run_launches):
+@pytest.mark.parametrize("stripes", ["wide_stripes", "deep_stripes"])
+def test_workgroups_of_512_threads(run_launches, stripes):
+    chip = replace(H200, stripes=stripes, stripe_workgroups=1)
     n, k = 52, 2336
     parts = random_parts("mxfp4", n, k, seed=5)
     weight = np.asarray(dequantize(split("mxfp4")[0], parts)).astype(np.float64)
     x = np.random.default_rng(5).standard_normal((3, k), np.float32)
-    y = matmul(run_launches, "mxfp4", x, parts, n, WIDE)
+    y = matmul(run_launches, "mxfp4", x, parts, n, chip)
     exact = x.astype(np.float64) @ weight.T
     assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact)
-    assert matmul(run_launches, "mxfp4", x[:1], parts, n, WIDE).tobytes() == y[:1].tobytes()
+    assert matmul(run_launches, "mxfp4", x[:1], parts, n, chip).tobytes() == y[:1].tobytes()
 
 
 FUSED = ("q, k, v", "residual", "a sum")
