@@ -1,8 +1,7 @@
 // Rows of x as the columns of stripes.h. Each piece of 128 numbers is multiplied by a power of two that its largest decides.
-// For whole codes it becomes whole numbers below 2^22, as three signed bytes, of float16 and bfloat16 below 2^14, as two:
-// that is x to 2^-22, and to 2^-14, of its piece's largest. For float16 codes the largest comes below 2^15, and x is a float16
-// number (the first term) and 2^11 times what is left (the second): x to 22 bits or more, and to 2^-40 of its piece's largest;
-// a float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity; of one that has an
+// For whole codes it becomes whole numbers below 2^21, as three signed bytes, of float16 and bfloat16 below 2^14, as two:
+// that is x to 2^-21, and to 2^-14, of its piece's largest. For float16 codes the largest comes below 2^15, and x is a float16
+// number (the first term) and what is left (the second): x to 22 bits, or to 2^-40 of its piece's largest; a float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity; of one that has an
 // infinity nothing else is kept, and one that has a NaN is NaN.
 #pragma once
 
@@ -17,21 +16,33 @@ DEVICE u32 largest_of_half(u32 value) {
   return upper ? high : low;
 }
 
-// A row's eight numbers of a lane, as its codes are ordered, into local memory. Numbers are times `factor`.
+// The larger magnitude, and NaN if either is.
+DEVICE f32 larger_magnitude(f32 a, f32 b) {
+#if defined(__NVPTX__)
+  return __nvvm_fmax_nan_f(__builtin_fabsf(a), __builtin_fabsf(b));
+#else
+  const u32 of_a = __builtin_bit_cast(u32, a) & 0x7fffffffu, of_b = __builtin_bit_cast(u32, b) & 0x7fffffffu;
+  return __builtin_bit_cast(f32, larger(of_a, of_b));
+#endif
+}
+
+// A row's eight numbers of a lane, times `factor`, as its codes are ordered, into local memory.
+//
+// Whole numbers: 2^23 + 2^22 is added, so that the sum is rounded to one, and 0x8080, so that the lowest two bytes are signed
+// bytes once their top bit is turned; the third one has seven bits, and is stored twice as large.
 template <class S>
 DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
-  constexpr f32 MAGIC_NUMBER = 12582912.0f;  // 2^23 + 2^22: what is added to it is rounded to a whole number
-  constexpr u32 TO_DIGITS = 0x00808080u - 0x4b400000u;
+  constexpr f32 MAGIC_NUMBER = 12582912.0f + 0x8080;
   u32 digits[3][2];
   UNROLL for (u32 i = 0; i < 2; i++) {
     u32 words[4];
     UNROLL for (u32 c = 0; c < 4; c++) {
       const u32 from = S::C::ORDER == EVEN_ODD ? 2 * c + i : 4 * i + c;
-      words[c] = __builtin_bit_cast(u32, multiply_add(v[from], factor, MAGIC_NUMBER)) + TO_DIGITS;
+      words[c] = __builtin_bit_cast(u32, multiply_add(v[from], factor, MAGIC_NUMBER));
     }
     digits[0][i] = gather_bytes<0>(words) ^ 0x80808080u;
     digits[1][i] = gather_bytes<1>(words) ^ 0x80808080u;
-    if constexpr (S::WIDE) digits[2][i] = gather_bytes<2>(words) ^ 0x80808080u;
+    if constexpr (S::WIDE) digits[2][i] = ((gather_bytes<2>(words) << 1) & 0xfefefefeu) ^ 0x80808080u;
   }
   if constexpr (S::WIDE) {
     *(LOCAL u32x4*)to = (u32x4){digits[2][0], digits[2][1], digits[0][0], digits[0][1]};
@@ -42,16 +53,13 @@ DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
   }
 }
 template <class S>
-DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor, bool second) {
+DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
   u32x4 terms[2];
   UNROLL for (u32 p = 0; p < 4; p++) {
     const u32 a = S::C::ORDER == NEIGHBOURS ? p : S::C::ORDER == ADJACENT ? 2 * p : p / 2 * 4 + p % 2;
     const f32 low = v[a] * factor, high = v[a + (S::C::ORDER == NEIGHBOURS ? 4 : S::C::ORDER == ADJACENT ? 1 : 2)] * factor;
     terms[0][p] = half_pair(low, high);
-    if constexpr (S::WIDE) {
-      const f32 rest[2] = {low - low_half(terms[0][p]), high - high_half(terms[0][p])};
-      terms[1][p] = second ? half_pair(rest[0] * 2048.0f, rest[1] * 2048.0f) : 0u;
-    }
+    if constexpr (S::WIDE) terms[1][p] = half_pair(low - low_half(terms[0][p]), high - high_half(terms[0][p]));
   }
   *(LOCAL u32x4*)to = terms[0];
   if constexpr (S::WIDE) *(LOCAL u32x4*)(to + S::OF_COLUMN) = terms[1];
@@ -65,13 +73,13 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
   constexpr u32 INFINITE = 0x7f800000u;
   // Exponents that leave `unit` and `factor` one.
   constexpr u32 SMALLEST = S::INTEGER ? 21u << 23 : 24u << 23, LARGEST = S::INTEGER ? INFINITE : (268u - C::EXPONENT) << 23;
-  constexpr u32 BEFORE = S::INTEGER ? S::WIDE ? 275 : 267 : 268;
+  constexpr u32 BEFORE = S::INTEGER ? S::WIDE ? 274 : 267 : 268;
   f32 v[8] = {four[0], four[1], four[2], four[3], more[0], more[1], more[2], more[3]};
-  u32 most = 0;
-  UNROLL for (u32 c = 0; c < 8; c++) most = larger(most, __builtin_bit_cast(u32, v[c]) & 0x7fffffffu);
-  const u32 largest = largest_of_half(most), found = largest & INFINITE;
+  f32 most = 0.0f;
+  UNROLL for (u32 c = 0; c < 8; c++) most = larger_magnitude(most, v[c]);
+  const u32 largest = largest_of_half(__builtin_bit_cast(u32, most)), found = largest & INFINITE;
   const u32 exponent = larger(smaller(found, LARGEST), SMALLEST);
-  u32 factor = (BEFORE << 23) - exponent, unit = S::INTEGER ? exponent - ((13 + C::EXPONENT) << 23) : exponent - ((14 - C::EXPONENT) << 23);
+  u32 factor = (BEFORE << 23) - exponent, unit = S::INTEGER ? exponent - (((S::WIDE ? 12 : 13) + C::EXPONENT) << 23) : exponent - ((14 - C::EXPONENT) << 23);
   if (found == INFINITE) {
     factor = 127u << 23;
     unit = largest;  // infinity or NaN
@@ -97,7 +105,7 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
   if constexpr (S::INTEGER) {
     put_bytes<S>(to, v, __builtin_bit_cast(f32, factor));
   } else {
-    put_halves<S>(to, v, __builtin_bit_cast(f32, factor), found <= LARGEST);
+    put_halves<S>(to, v, __builtin_bit_cast(f32, factor));
   }
 }
 

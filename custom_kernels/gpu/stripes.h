@@ -32,7 +32,7 @@ struct Stripes {
   static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
-  static constexpr u32 COLUMNS = WAVES * 1024 / M;  // of x in local memory
+  static constexpr u32 COLUMNS = WAVES * (WIDE ? 1024 : 2048) / M;  // of x in local memory
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -203,7 +203,7 @@ struct Stripes {
       }
     }
     MEMBER f32 dot(u32 chain, u32 tile, u32 r, u32) const {
-      const f32 high = (f32)(c[chain][tile].of[2 * r] * 256 + c[chain][tile].of[2 * r + 1]);
+      const f32 high = (f32)(c[chain][tile].of[2 * r] * (WIDE ? 128 : 256) + c[chain][tile].of[2 * r + 1]);
       if constexpr (!WIDE) return high;
       return multiply_add((f32)c[chain][TILES - !WIDE].of[2 * r + tile], 1.0f / 256.0f, high);
     }
@@ -219,7 +219,7 @@ struct Stripes {
     }
     MEMBER f32 dot(u32 chain, u32 tile, u32 r, u32 e) const {
       if constexpr (!WIDE) return c[chain][tile].of[2 * r + e];
-      return multiply_add(c[chain][tile].of[2 * r + 1], 1.0f / 2048.0f, c[chain][tile].of[2 * r]);
+      return c[chain][tile].of[2 * r] + c[chain][tile].of[2 * r + 1];
     }
   };
 
