@@ -242,5 +242,5 @@ def _refuse_experts_without_kernels(module: ir.Module, target: Target) -> None:
         advice = "use another quantization" if target.name == "cpu" else "compile it for the CPU (--target cpu)"
         raise StrixhloError(
             f"{target.name}: there are no kernels here for mixtures of experts, or not for weights like this model's"
-            f" (nvfp4 with a global scale for each expert has none anywhere); {advice}"
+            f" (or a bundle that an older version has exported: export it again); {advice}"
         )

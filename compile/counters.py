@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
-from ..custom_kernels.ops.launch import COUNTER_WORDS
+from ..custom_kernels.ops.launch import COUNTER_WORDS, SCRATCH_WORDS
 from .numbers import Numbers
 
 NAME = "call_target_name"
@@ -27,7 +27,8 @@ class Counters:
             alike = sum(op.operation.attributes[NAME] == call.attributes[NAME] for op in calls)
             zero = numbers.constant(entry, 0, "i32")
             with ir.InsertionPoint.after(zero.owner):
-                type_ = ir.RankedTensorType.get([alike * COUNTER_WORDS], ir.IntegerType.get_signless(32))
+                words = SCRATCH_WORDS + alike * COUNTER_WORDS
+                type_ = ir.RankedTensorType.get([words], ir.IntegerType.get_signless(32))
                 filled = ir.Operation.create("flow.tensor.splat", results=[type_], operands=[zero])
             self.values[entry] = filled.result
         return self.values[entry]

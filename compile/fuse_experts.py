@@ -1,8 +1,7 @@
 """A mixture of experts of few tokens becomes fewer calls where the target has kernels for them.
 
-`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls; what
-their sum is added to stays an operation of its own. Or the first two become `moe_chosen_gate_up`, whose choice the last
-takes as `moe_chosen_down`.
+`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. Or the
+first two become `moe_chosen_gate_up`, whose choice the last takes as `moe_chosen_down`.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ class Mixture:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of all three; `corrected` where the router's scores are."""
+        """Of all three; `corrected` where the router's scores are, `added` where the last operand of `down` is a residual,
+        and the factor of what is added to it."""
         of_route, of_gate_up = call_attributes(self.route), call_attributes(self.gate_up)
-        return of_route | of_gate_up | {"corrected": of_route["biased"]}
-
-    @property
-    def added(self) -> bool:
-        """Whether the last operand of `down` is a residual."""
-        return bool(call_attributes(self.down).get("added", False))
+        of_down = call_attributes(self.down)
+        added = {"added": bool(of_down.get("added", False)), "added_scale": float(of_down.get("scale", 1.0))}
+        return of_route | of_gate_up | {"corrected": of_route["biased"]} | added
 
     def made_attributes(self) -> dict[str, ir.Attribute]:
         """`attributes` as the compiler has them."""
         calls = (self.route, self.gate_up)
         made = {i.name: i.attr for call in calls for i in ir.DictAttr(call.attributes["backend_config"])}
-        return made | {"corrected": ir.BoolAttr.get(self.attributes["corrected"])}
+        flags = {name: ir.BoolAttr.get(self.attributes[name]) for name in ("corrected", "added")}
+        scale = ir.FloatAttr.get(ir.F64Type.get(), self.attributes["added_scale"])
+        return made | flags | {"added_scale": scale}
 
 
 def fuse_experts(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
@@ -67,16 +66,12 @@ def _mixture(down: ir.Operation) -> Mixture | None:
 
 
 def _into_one(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
-    rule, attributes, down = rules.get("moe_one"), mixture.attributes, mixture.down
-    if rule is None or attributes["format"] != call_attributes(down)["format"] or attributes["corrected"]:
-        return 0
+    rule, down = rules.get("moe_one"), mixture.down
     operands = _operands(mixture)
-    if rule(attributes, types_of(operands)) is None:
+    same = mixture.attributes["format"] == call_attributes(down)["format"]
+    if rule is None or not same or rule(mixture.attributes, types_of(operands)) is None:
         return 0
     (y,) = _call(down, NAME, operands, [down.results[0].type], mixture.made_attributes())
-    if mixture.added:
-        with ir.InsertionPoint(down):
-            y = _added(y, down.operands[len(down.operands) - 1], call_attributes(down))
     _replace(mixture, y)
     return 2
 
@@ -127,14 +122,6 @@ def _replace(mixture: Mixture, y: ir.Value) -> None:
         old.erase()
 
 
-def _added(y: ir.Value, residual: ir.Value, of_down: Mapping[str, Any]) -> ir.Value:
-    """The residual and `scale` times y, all float32."""
-    scale = ir.DenseElementsAttr.get_splat(y.type, ir.FloatAttr.get(ir.F32Type.get(), of_down["scale"]))
-    factor = ir.Operation.create("stablehlo.constant", results=[y.type], attributes={"value": scale}).result
-    scaled = ir.Operation.create("stablehlo.multiply", results=[y.type], operands=[y, factor]).result
-    return ir.Operation.create("stablehlo.add", results=[y.type], operands=[residual, scaled]).result
-
-
 def _maker(value: ir.Value, name: str) -> ir.Operation | None:
     """The call of that name that made a value."""
     if isinstance(value.owner, ir.Block) or value.owner.name != CALL or target_of(value.owner) != name:
@@ -145,10 +132,10 @@ def _maker(value: ir.Value, name: str) -> ir.Operation | None:
 def _operands(mixture: Mixture) -> list[ir.Value]:
     """In the order of moe_one_launch.operands_of."""
     x, *rest = mixture.gate_up.operands
+    logits, positions, *correction = mixture.route.operands
     attributes = mixture.attributes
     count = len(part_names(attributes["format"], 1, ir.RankedTensorType(x.type).shape[1]))
     weights, own = rest[4:], list(mixture.down.operands)[OF_DOWN:]
-    if mixture.added:
-        own.pop()
+    residual = [own.pop()] if attributes["added"] else []
     norm = [weights.pop()] if attributes["normed"] else []
-    return [*mixture.route.operands, x, *weights[: 2 * count], *weights[2 * count :], *own, *norm]
+    return [logits, positions, x, *correction, *weights, *own, *norm, *residual]

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from gfx1151_sim.kernel_machine import kernels_of, relatives
 
+from strixhlo.custom_kernels.gpu.elements import elements_of
 from strixhlo.custom_kernels.gpu.kernels import NVIDIA_KERNELS, build_host, kernel_line
 from strixhlo.custom_kernels.ops.launch import CounterSlot, Launch
 
@@ -30,7 +31,7 @@ def host() -> Machine:
 
     @cache
     def library_of(symbol: str) -> ctypes.CDLL:
-        together = [] if symbol in NVIDIA_KERNELS else kernels_of(relatives(symbol))
+        together = [] if elements_of(symbol)[0] in NVIDIA_KERNELS else kernels_of(relatives(symbol))
         return ctypes.CDLL(str(build_host(together if symbol in together else [symbol])))
 
     def run_once(launch: Launch, buffers: list[np.ndarray], backwards: int) -> None:

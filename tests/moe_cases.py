@@ -13,7 +13,7 @@ import numpy as np
 
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
-from strixhlo.custom_kernels.ops.moe_matmul import activate, part_names
+from strixhlo.custom_kernels.ops.moe_matmul import GLOBAL, activate, part_names
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
@@ -93,7 +93,12 @@ def expert_weights(format: str, experts: int, n: int, k: int, seed: int, narrow:
         else:
             parts[name] = (rng.standard_normal(shape) * 0.05).astype(ml_dtypes.bfloat16 if narrow else dtype)
     values = np.asarray(dequantize(FORMATS[format], {p: jnp.asarray(v) for p, v in parts.items()}))
-    return ExpertWeights(parts, values.reshape(experts, n, k))
+    values = values.reshape(experts, n, k)
+    if GLOBAL in parts:  # a scale for each expert, as far apart as checkpoints have them
+        factors = np.geomspace(0.25, 3.0, experts, dtype=np.float32) if experts > 1 else np.float32([1.0])
+        values = values * factors[:, None, None]
+        parts[GLOBAL] = parts[GLOBAL] * factors
+    return ExpertWeights(parts, values)
 
 
 def named(prefix: str, format: str, weight: ExpertWeights) -> dict[str, np.ndarray]:

@@ -11,10 +11,11 @@ import ml_dtypes
 import numpy as np
 
 from strixhlo.custom_kernels.gpu.launches import H200
+from strixhlo.custom_kernels.gpu.moe_kernels import OneForm
 from strixhlo.custom_kernels.gpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
 from strixhlo.custom_kernels.ops.formats import FORMATS
-from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, CounterSlot, Lowering
+from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, SCRATCH_WORDS, CounterSlot, Lowering
 from strixhlo.custom_kernels.ops.moe_matmul import reference_down, reference_gate_up
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 from strixhlo.custom_kernels.ops.moe_route import result_shapes
@@ -55,7 +56,7 @@ def plan_of(shape: MoeShape, tokens: int) -> dict[str, Any]:
     types |= weights | {"h": ((tokens * shape.chosen, shape.intermediate), "f32")}
     steps: list[dict[str, Any]] = []
     if one := _of_one(shape, types):
-        types[COUNTERS] = ((shape.layers * COUNTER_WORDS,), "i32")
+        types[COUNTERS] = ((SCRATCH_WORDS + shape.layers * COUNTER_WORDS,), "i32")
         steps = _steps(one, types)
         used = {name: types[name] for name in {n for s in steps for n in s["buffers"]}}
         return {"tokens": tokens, "types": used, "weights": sorted(weights), "steps": steps}
@@ -72,7 +73,9 @@ def _of_one(shape: MoeShape, types: Types) -> Lowering | None:
     """Everything in one launch, where there is one token."""
     attributes = routing_attributes(shape) | {"corrected": False, "format": shape.format, "biased": shape.biased}
     attributes |= {"activation": shape.activation, "limit": shape.limit, "normed": False, "epsilon": 0.0, "offset": 0.0}
-    names = operands_of(shape.format, shape.hidden, shape.biased, False)
+    attributes |= {"added": False, "added_scale": 1.0}
+    form = OneForm(corrected=False, biased=shape.biased, normed=False, added=False)
+    names = operands_of(shape.format, shape.hidden, form)
     return moe_one(H200, attributes, [types[name] for name in names])
 
 

@@ -89,6 +89,13 @@ INLINE Parts after(Parts parts, int64_t runs) {
   return parts;
 }
 
+// A weight that holds the rows of all experts, as expert e has it: nvfp4's have a global scale each.
+template <class Fmt>
+INLINE Parts of_expert(Parts weight, int64_t e) {
+  if constexpr (Fmt::SCALING == E4M3) weight.global_scale += e;
+  return weight;
+}
+
 // Row n of a weight of K columns.
 template <class Fmt>
 INLINE Parts row_of(const Parts& weight, int64_t n, int64_t K) {

@@ -10,6 +10,12 @@ struct MoeOrder {
   int64_t experts, k;
 };
 
+// A weight as expert e has it; N: rows of one. Only nvfp4 has global scales.
+INLINE void take_expert(FusedWeight& weight, int64_t e) {
+  weight.first = e * weight.N;
+  if (weight.format == FORMAT_nvfp4) weight.parts.global_scale += e;
+}
+
 INLINE FusedInput rows_from(const FusedInput& in, int64_t m, int64_t K) {
   return {in.x + m * K, in.rounded.q ? row_of(in.rounded, m) : in.rounded};
 }
@@ -18,7 +24,8 @@ INLINE FusedInput rows_from(const FusedInput& in, int64_t m, int64_t K) {
 static void moe_gate_up_rows(FusedWeight gate, FusedWeight up, const FusedInput& in, const MoeOrder& o,
                              const FusedShape& s, int64_t e, int64_t n, int64_t end, float* h) {
   const int64_t N = gate.N;
-  gate.first = up.first = e * N;
+  take_expert(gate, e);
+  take_expert(up, e);
   if (gate.bias) gate.bias += e * N, up.bias += e * N;
   up.y = h;
   alignas(64) float few[FEW * GATE_COLUMNS];
@@ -61,7 +68,7 @@ static void moe_add_expert(FusedWeight down, const float* h, const MoeOrder& o, 
   alignas(64) float few[FEW * GATE_COLUMNS];
   const int64_t N = down.N, row_bytes = K + K / RUN * 4 + K / HALF_RUN * 4;
   const int64_t at_once = down.integer ? min(DOWN_SCRATCH / row_bytes, FEW) : FEW;
-  down.first = e * N;
+  take_expert(down, e);
   for (int64_t r = o.offsets[e], rows; r < o.offsets[e + 1]; r += rows) {
     rows = min(o.offsets[e + 1] - r, at_once);
     const FusedInput in = prepared(h + r * K, rows, K, nullptr, nullptr, false, down.integer, scratch);

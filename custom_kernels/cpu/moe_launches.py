@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
-from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
+from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
 from ..ops.moe_route import RESULTS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, rows_per_workgroup
 from .moe_few_launches import down_few, gate_up_few
@@ -19,12 +19,14 @@ MOST_EXPERTS = 512
 DENSE = ("f32", "f16", "bf16")
 
 
-def _kernel(format: str, names: tuple[str, ...], types: OperandTypes) -> WeightKernel | None:
+def _kernel(format: str, names: tuple[str, ...], types: OperandTypes, experts: int) -> WeightKernel | None:
     """How `strixhlo_moe_rows_*` reads a weight whose parts are the first of `types`; None where it does not."""
     if format in DENSE:
         return WeightKernel(format, integer=False)
     dtypes = {name: dtype for name, (_, dtype) in zip(names, types, strict=False)}
-    return weight_kernel(format, dtypes) if format in FORMATS and not scaled_apart(names, types) else None
+    if format not in FORMATS or scaled_together(names, types, experts):
+        return None
+    return weight_kernel(format, dtypes)
 
 
 def _row_tile(rows: int) -> int:
@@ -80,7 +82,7 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
     n = types[5][0][0] // experts
     names = part_names(format, n, columns)
-    gate_kernel, up_kernel = (_kernel(format, names, types[5 + i * len(names) :]) for i in range(2))
+    gate_kernel, up_kernel = (_kernel(format, names, types[5 + i * len(names) :], experts) for i in range(2))
     if gate_kernel is None or up_kernel is None:
         return None
     gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
@@ -116,7 +118,7 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
     format, biased, added = attributes["format"], attributes["biased"], attributes.get("added", False)
     n = types[7][0][0] // experts
     names = part_names(format, n, columns)
-    kernel = _kernel(format, names, types[7:])
+    kernel = _kernel(format, names, types[7:], experts)
     if kernel is None:
         return None
     parts = tuple(f"down.{name}" for name in names)

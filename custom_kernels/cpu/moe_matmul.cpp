@@ -3,15 +3,25 @@
 #include "f32_matmul.h"
 #include "operands.h"
 
+template <class Fmt>
+INLINE QuantizedWeight<Fmt> weight_of(const QuantizedWeight<Fmt>& weight, int64_t e) {
+  return {of_expert<Fmt>(weight.parts, e), weight.K};
+}
+template <class Type>
+INLINE DenseWeight<Type> weight_of(const DenseWeight<Type>& weight, int64_t) {
+  return weight;
+}
+
 // Columns [n, n + count) of y float32 [P, N]: sorted row s of x times expert e's rows of the weight, for the
 // experts that have rows.
 template <class Weight>
-INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& weight, float* y,
+INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& all, float* y,
                      int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1], row = e * N + n;
+    const Weight weight = weight_of(all, e);
     for (int64_t s = offsets[e]; s < end;) {
       const float* from = x + s * weight.K;
       float* to = y + s * N + n;

@@ -12,7 +12,7 @@ INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Pa
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1];
     if (offsets[e] == end) continue;
-    const Parts rows = row_of<Fmt>(weight, e * N + n, x.K);
+    const Parts rows = row_of<Fmt>(of_expert<Fmt>(weight, e), e * N + n, x.K);
     for (int64_t s = offsets[e]; s < end;) {
       const Activations from = row_of(x, s);
       float* to = y + s * N + n;

@@ -58,6 +58,13 @@ DEVICE f32x4 widen4(u32x2 v) {
 template <class X>
 DEVICE f32x4 load4(const GLOBAL X* x, u64 i) { return widen4(ask4(x, i)); }
 
+// What numbers are after they have been stored.
+template <class X>
+DEVICE f32x4 rounded4(f32x4 v) {
+  UNROLL for (u32 c = 0; c < 4; c++) v[c] = widen(Element<X>::of(v[c]));
+  return v;
+}
+
 template <class X>
 DEVICE void store(GLOBAL X* y, u64 at, f32 v) { y[at] = Element<X>::of(v); }
 DEVICE void store4(GLOBAL f32* y, u64 i, f32x4 v) { ((GLOBAL f32x4*)y)[i] = v; }

@@ -72,13 +72,6 @@ struct Cursor<Fp4<NVIDIA>> {
   }
 };
 
-// Some formats have a number for each expert.
-template <class W>
-DEVICE W of_expert(W weight, u32 expert) {
-  if constexpr (requires { weight.expert; }) weight.expert = expert;
-  return weight;
-}
-
 // 0 after a value is known; `nothing` is 0.
 DEVICE u32 after(f32 value, u32 nothing) { return __builtin_bit_cast(u32, value) & nothing; }
 

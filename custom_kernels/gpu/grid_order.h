@@ -2,15 +2,15 @@
 //
 // Workgroups take tickets, and a ticket's work may wait for that of lower tickets only. Those were taken by workgroups
 // that run already, so that nobody waits for one that has not started: any number of workgroups may be resident.
-// The counters of a launch are zero when it starts.
+// The counters of a launch are zero when it starts. They come after SCRATCH_WORDS words for what workgroups tell others.
 #pragma once
 
-#include "device.h"
+#include "elements.h"
 
 #if !defined(__AMDGCN__)
 
 enum GridCounter : u32 { TICKETS, FINISHED = 16 };  // words of a launch's counters, in different sectors
-inline constexpr u32 COUNTER_WORDS = 32;
+inline constexpr u32 COUNTER_WORDS = 32, SCRATCH_WORDS = 364 * 32;
 
 #if defined(__NVPTX__)
 DEVICE u32 take_ticket(GLOBAL u32* counters) {
@@ -29,14 +29,20 @@ DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(finished) : "l"(counters + FINISHED) : "memory");
   } while (finished < count);
 }
-// What other workgroups of this launch have written.
-DEVICE f32x4 load_fresh(const GLOBAL f32* p) {
+// Elements 4 i to 4 i + 3 of what other workgroups of this launch have written.
+DEVICE f32x4 load_fresh(const GLOBAL f32* x, u64 i) {
   f32x4 v;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-               : "l"(p)
+               : "l"(x + 4 * i)
                : "memory");
   return v;
+}
+template <class X>
+DEVICE f32x4 load_fresh(const GLOBAL X* x, u64 i) {
+  u32 first, second;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(x + 4 * i) : "memory");
+  return widen4(__builtin_bit_cast(Four<X>, (u32x2){first, second}));
 }
 #else
 DEVICE u32 take_ticket(GLOBAL u32* counters) { return counters[TICKETS]++; }
@@ -44,7 +50,8 @@ DEVICE void count_finished(GLOBAL u32* counters) { counters[FINISHED]++; }
 DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
   if (counters[FINISHED] < count) __builtin_trap();
 }
-DEVICE f32x4 load_fresh(const GLOBAL f32* p) { return {p[0], p[1], p[2], p[3]}; }
+template <class X>
+DEVICE f32x4 load_fresh(const GLOBAL X* x, u64 i) { return load4(x, i); }
 #endif
 
 #endif

@@ -38,6 +38,8 @@ struct ExpertGemm : MatrixGemm<MATRIX_TILE, W, X> {
     const u32 wave = wave_id();
     const u32 wave_m = wave % Shape::WAVES_M * Base::ROWS_OF_WAVE;
     const u32 wave_n = wave / Shape::WAVES_M % Shape::WAVES_N * Base::COLUMNS_OF_WAVE;
+    a = of_expert(a, e);
+    b = of_expert(b, e);
     a.runs = b.runs = k / W::RUN;
     UNROLL for (u32 i = 0; i < Base::LOADS_X; i++) {
       x_row[i] = source(smaller((i * MATRIX_THREADS + thread_id()) / (Base::K_STEP / 4), count - 1));

@@ -91,6 +91,7 @@ template <u32 M, class W, class X>
 DEVICE void gate_up_rows(const GLOBAL X* x, const ExpertRouting& routing, const W& gate, const W& up,
                          const GatedBy& gated, GLOBAL X* h, const ExpertShape& s, u32 e, u32 first, u32 count) {
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), lane = lane_id();
+  const W own_gate = of_expert(gate, e), own_up = of_expert(up, e);
   barrier();  // nobody reads any more what was there
   if (thread_id() < M) {
     TokenRows::start[thread_id()] = routing.token(first + smaller(thread_id(), count - 1)) * (s.columns / 4);
@@ -100,7 +101,7 @@ DEVICE void gate_up_rows(const GLOBAL X* x, const ExpertRouting& routing, const 
   for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
     const u32 row = block * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
     const u32 of_weight = e * s.n + smaller(row, s.n - 1);
-    const GateAndUp<W> ask = {gate, up, of_weight};
+    const GateAndUp<W> ask = {own_gate, own_up, of_weight};
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) { return load4(x, TokenRows::start[i] + at); };
     f32 sum[M][2] = {};
     sum_runs<M, 2, W>(s.columns / W::RUN, s.lanes, true, row < s.n, there, ask, x_at, sum);
@@ -117,13 +118,14 @@ DEVICE void plain_rows(const GLOBAL X* h, const W& weight, GLOBAL X* y, const Ex
                        u32 count) {
   constexpr u32 R = 2;
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes) * R, lane = lane_id();
+  const W own = of_expert(weight, e);
   bool there = false;
   for (u32 block = workgroup_id() % s.workgroups; block * rows_of_block < s.n; block += s.workgroups) {
     const u32 row = block * rows_of_block + (wave_id() * (WAVE / s.lanes) + lane / s.lanes) * R;
     u32 rows[R];
     UNROLL for (u32 r = 0; r < R; r++) rows[r] = e * s.n + smaller(row + r, s.n - 1);
     const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
-      ask_for_runs(weight, rows, run, stored);
+      ask_for_runs(own, rows, run, stored);
     };
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) {
       return load4(h, (first + smaller(i, count - 1)) * (s.columns / 4) + at);

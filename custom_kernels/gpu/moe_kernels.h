@@ -72,33 +72,36 @@
     };                                                                                                            \
     GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
   }
-// Of one token from the choice of its experts to their sum; PARTS of down end with its bias and the norm's weight.
-#define MOE_ONE(symbol, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, GATE_BIAS, UP_BIAS, BIAS, NORM) \
-  KERNEL(ONE_THREADS)                                                                                             \
-  void symbol(IN(f32, logits), IN(i32, positions), IN(f32, x), INSIDE GATE, INSIDE UP, INSIDE DOWN,                \
-              OUT(u32, counters), OUT(f32, h), OUT(f32, y), u32 experts, u32 k, u32 scoring, u32 normalize,        \
-              u32 scale_bits, u32 hidden, u32 inner, u32 unit_tiles, u32 unit_rows, u32 slot, GATED_SCALARS,       \
-              u32 epsilon_bits, u32 offset_bits) {                                                                \
-    moe_one<INSIDE Weight, BIASES, NORMED>(                                                                       \
-        logits, positions, x, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                          \
-        INSIDE Weight(INSIDE DOWN_IS), GATED_BY(GATE_BIAS, UP_BIAS), BIAS,                                         \
-        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)}, h, y,                 \
-        counters + slot * COUNTER_WORDS,                                                                          \
-        {{1, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), 1, 1, 1, 0, 0}, hidden, inner,    \
-         unit_tiles, unit_rows});                                                                                 \
+// Of one token from the choice of its experts to their sum. GATE begins with the router's correction, where it has one;
+// DOWN ends with the bias, the norm's weight and the residual.
+#define MOE_ONE(symbol, X, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, CORRECTION, GATE_BIAS, UP_BIAS, \
+                BIAS, NORM, RESIDUAL)                                                                               \
+  KERNEL(ONE_THREADS)                                                                                               \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, INSIDE DOWN,                      \
+              OUT(u32, scratch), OUT(X, y), u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits,          \
+              u32 groups, u32 group_k, u32 group_top, u32 hidden, u32 inner, u32 unit_tiles, u32 unit_rows,          \
+              u32 slot, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 added_bits) {                          \
+    moe_one<INSIDE Weight, BIASES, NORMED>(                                                                         \
+        logits, positions, CORRECTION, x, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                \
+        INSIDE Weight(INSIDE DOWN_IS), GATED_BY(GATE_BIAS, UP_BIAS), BIAS,                                          \
+        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                        \
+        Residual<X>{RESIDUAL, __builtin_bit_cast(f32, added_bits)}, y, scratch, slot,                                \
+        {{1, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups, group_k, group_top,        \
+          CORRECTION != nullptr, 0},                                                                   \
+         hidden, inner, unit_tiles, unit_rows});                                                                    \
   }
 // Of few rows on NVIDIA GPUs, each summed as MOE_ONE does it.
-#define MOE_GATE_UP_ROWS(symbol, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
+#define MOE_GATE_UP_ROWS(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
   KERNEL(ROWS_THREADS)                                                                                            \
-  void symbol(IN(f32, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(f32, h), EXPERT_SCALARS, GATED_SCALARS,             \
+  void symbol(IN(X, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(X, h), EXPERT_SCALARS, GATED_SCALARS,                 \
               u32 matrix_rows) {                                                                                  \
     moe_gate_up_rows(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
                      INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                                 \
                      {experts, n, columns, lanes, workgroups}, matrix_rows);                                       \
   }
-#define MOE_DOWN_ROWS(symbol, Weight, DOWN, DOWN_IS)                                                               \
+#define MOE_DOWN_ROWS(symbol, X, Weight, DOWN, DOWN_IS)                                                            \
   KERNEL(ROWS_THREADS)                                                                                            \
-  void symbol(IN(f32, h), ROUTING, INSIDE DOWN, OUT(f32, y), EXPERT_SCALARS, u32 matrix_rows) {                    \
+  void symbol(IN(X, h), ROUTING, INSIDE DOWN, OUT(X, y), EXPERT_SCALARS, u32 matrix_rows) {                        \
     moe_down_rows(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                         \
                   {experts, n, columns, lanes, workgroups}, matrix_rows);                                          \
   }

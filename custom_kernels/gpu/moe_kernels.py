@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -72,32 +73,60 @@ def expert_kernels(
     return lines
 
 
+@dataclass(frozen=True)
+class OneForm:
+    """What a kernel of one token, from the choice of experts to their sum, has beside three weights."""
+
+    corrected: bool  # the router's scores
+    biased: bool
+    normed: bool
+    added: bool  # to a residual
+
+    def symbol(self, name: str) -> str:
+        """name: of the format, in symbols."""
+        flags = "_corrected" * self.corrected + "_biased" * self.biased + "_normed" * self.normed
+        return f"strixhlo_moe_one{flags}{'_added' * self.added}_gemv_{name}"
+
+    def bindings(self, parts: int) -> int:
+        """Its buffers: logits, positions, x, three weights, ..., counters (with h), y."""
+        return 3 + 3 * parts + self.corrected + 3 * self.biased + self.normed + self.added + 2
+
+    def line(self, kind: str, weight: Callable[..., str]) -> str:
+        """kind: the format's C++ type; weight(prefix, ...): `weight_parameters` of its members."""
+        biases, bias = ("gate_bias", "up_bias") * self.biased, ("bias",) * self.biased
+        first = "(IN(f32, correction), " if self.corrected else "("
+        last = weight("down", *bias, *("norm",) * self.normed)
+        if self.added:
+            last = last.replace("), (", ", IN({x}, residual)), (", 1)
+        flags = f"{str(self.biased).lower()}, {str(self.normed).lower()}"
+        others = [
+            "correction" if self.corrected else "nullptr",
+            *(biases or ("nullptr", "nullptr")),
+            *(bias or ("nullptr",)),
+            "norm" if self.normed else "nullptr",
+            "residual" if self.added else "nullptr",
+        ]
+        weights = f"{first}{weight('gate')[1:]}, {weight('up', *biases)}, {last}"
+        return f"MOE_ONE({OF}, {flags}, {kind}, {weights}, {', '.join(others)})"
+
+
 def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:
     """The same of those that only NVIDIA GPUs have: of one token in one launch."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
     weight = partial(weight_parameters, members)
     lines = {}
-    for biased, normed in product((False, True), (False, True)):
-        if one_bindings(len(members), biased, normed) > MOST_BINDINGS:
-            continue
-        biases = ("gate_bias", "up_bias") if biased else ()
-        norm = ("norm",) if normed else ()
-        weights = ", ".join([weight("gate"), weight("up", *biases), weight("down", *(("bias",) * biased), *norm)])
-        flags = f"{str(biased).lower()}, {str(normed).lower()}"
-        others = ", ".join(
-            [*(biases or ("nullptr", "nullptr")), "bias" if biased else "nullptr", *(norm or ("nullptr",))]
-        )
-        symbol = one_symbol(name, biased, normed)
-        lines[symbol] = f"MOE_ONE({symbol}, {flags}, {kind}, {weights}, {others})"
+    for flags in product((False, True), repeat=4):
+        form = OneForm(*flags)
+        if form.bindings(len(members)) <= MOST_BINDINGS:
+            lines[form.symbol(name)] = form.line(kind, weight)
     for biased in (False, True):
         if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
             continue
         biases = ("gate_bias", "up_bias") if biased else ()
         pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
-        symbol = f"strixhlo_moe_{gate_up(biased)}_few_{name}"
-        lines[symbol] = f"MOE_GATE_UP_ROWS({symbol}, {kind}, {pair})"
-    lines[f"strixhlo_moe_rows_few_{name}"] = f"MOE_DOWN_ROWS(strixhlo_moe_rows_few_{name}, {kind}, {weight('down')})"
+        lines[f"strixhlo_moe_{gate_up(biased)}_few_{name}"] = f"MOE_GATE_UP_ROWS({OF}, {kind}, {pair})"
+    lines[f"strixhlo_moe_rows_few_{name}"] = f"MOE_DOWN_ROWS({OF}, {kind}, {weight('down')})"
     return lines
 
 
@@ -109,16 +138,6 @@ def gate_up(biased: bool) -> str:
 def gate_up_bindings(parts: int, biased: bool) -> int:
     """Buffers of such a kernel: x, the routing, two weights, two biases, h."""
     return 1 + 4 + 2 * parts + 2 * biased + 1
-
-
-def one_bindings(parts: int, biased: bool, normed: bool) -> int:
-    """Of all in one launch: logits, positions, x, three weights, biases, the norm's weight, counters, h, y."""
-    return 3 + 3 * parts + 3 * biased + normed + 3
-
-
-def one_symbol(name: str, biased: bool, normed: bool) -> str:
-    """The kernel of one token from the choice of experts to their sum."""
-    return f"strixhlo_moe_one{'_biased' * biased}{'_normed' * normed}_gemv_{name}"
 
 
 def routing_kernels() -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
-from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_apart
+from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .elements import with_elements
 from .kernels import DENSE, WIDE, weight_name
@@ -75,7 +75,7 @@ class Experts:
 
     def few(self, chip: Chip, tokens: int) -> bool:
         """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
-        return bool(chip.multiprocessors) and self.kernel not in DENSE and self.x == "f32" and tokens <= FEW_TOKENS
+        return bool(chip.multiprocessors) and self.kernel not in DENSE and tokens <= FEW_TOKENS
 
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
@@ -86,7 +86,7 @@ def experts_of(format: str, experts: int, columns: int, k: int, types: OperandTy
     """The weights whose parts are the first of `types`; None where there is no kernel for them."""
     n = types[0][0][0] // experts
     names = part_names(format, n, columns)
-    if format in FORMATS and not scaled_apart(names, types):
+    if format in FORMATS and not scaled_together(names, types, experts):
         kernel = weight_name(FORMATS[format], tuple(dtype for _, dtype in types[1 : len(names)]))
     elif format in DENSE:
         kernel = format

@@ -6,6 +6,7 @@
 // read next is asked for before it works on what it has, so that the weights of down are under way during that wait.
 #pragma once
 
+#include "async_copy.h"
 #include "expert_tasks.h"
 #include "grid_order.h"
 #include "moe_down.h"
@@ -18,6 +19,7 @@ inline constexpr u32 ONE_THREADS = 512, ONE_WAVES = ONE_THREADS / WAVE, TAKER = 
 inline constexpr u32 MOST_ROUNDS = 6;  // tasks of a wave in a unit
 inline constexpr u32 ONE_CHUNKS = 364, SLOT_CHUNKS = MOST_ROUNDS * ONE_WAVES * 16 / CHUNK_WORDS;
 inline constexpr u32 NO_TICKET = ~0u, MOST_ONE_BIASES = 128;
+static_assert(ONE_CHUNKS * CHUNK <= SCRATCH_WORDS && SLOT_CHUNKS * CHUNK_WORDS >= 3 * MOST_EXPERTS);
 
 struct OneToken {
   LOCAL_ARRAY static inline u32x4 words[ONE_CHUNKS * CHUNK_WORDS / 4];  // x, or h; at its end the scores, sums of tasks
@@ -34,15 +36,19 @@ struct OneShape {
   u32 hidden, inner, unit_tiles, unit_rows;  // gate and up [inner, hidden]; tiles, and rows of down, of a unit
 };
 
-// The scores of all experts, and their order as whole numbers (NaN comes last), by one wave.
-template <u32 PER_LANE>
-DEVICE void score_experts(const GLOBAL f32* logits, const RouteChoice& c, LOCAL f32* scores, LOCAL u32* order) {
-  f32 of[PER_LANE];
+// The scores of all experts, and what they are chosen by as whole numbers (NaN comes last), by one wave. scratch: scores,
+// order and the groups' choice, MOST_EXPERTS each.
+template <u32 PER_LANE, class X>
+DEVICE void score_experts(const GLOBAL X* logits, const GLOBAL f32* correction, const RouteChoice& c, LOCAL f32* scratch) {
+  f32 of[PER_LANE], choice[PER_LANE];
+  LOCAL u32* order = (LOCAL u32*)scratch + MOST_EXPERTS;
   scores_of(logits, c.experts, c.scoring, of);
+  const auto meet = []() __attribute__((always_inline)) { wave_meets(); };
+  choice_of(of, correction, c, choice, scratch + 2 * MOST_EXPERTS, meet);
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     const u32 e = i * WAVE + lane_id();
-    if (e < c.experts) scores[e] = of[i];
-    if (e < c.experts) order[e] = (u32)(choice_key(of[i] == of[i] ? of[i] : -__builtin_inff(), 0) >> 32);
+    if (e < c.experts) scratch[e] = of[i];
+    if (e < c.experts) order[e] = (u32)(choice_key(choice[i], 0) >> 32);
     if (e >= c.experts && e < MOST_EXPERTS) order[e] = 0;
   }
 }
@@ -126,12 +132,14 @@ DEVICE TaskReader<W> reader_of(const W& first, const W& second, const OneTask& t
 }
 
 // One over the root mean square of x, as norm_rows sums it; threads meet here.
-DEVICE f32 inverse_rms_of_one(const GLOBAL f32x4* x4, const RmsNorm& norm, u32 k) {
+template <class X>
+DEVICE f32 inverse_rms_of_one(const GLOBAL X* x, const RmsNorm& norm, u32 k) {
   const u32 wave = wave_id();
   f32 squares = 0.0f;
   if (thread_id() < NORM_THREADS) {
     for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
-      UNROLL for (u32 e = 0; e < 4; e++) squares = multiply_add(x4[i][e], x4[i][e], squares);
+      const f32x4 v = load4(x, i);
+      UNROLL for (u32 e = 0; e < 4; e++) squares = multiply_add(v[e], v[e], squares);
     }
   }
   squares = sum_over_wave(squares);
@@ -143,20 +151,19 @@ DEVICE f32 inverse_rms_of_one(const GLOBAL f32x4* x4, const RmsNorm& norm, u32 k
 }
 
 // The choice of experts, x into local memory, and a ticket. The last wave has the scores, since it has least of x.
-template <class W, bool NORMED>
-DEVICE void start_one(const GLOBAL f32* logits, const GLOBAL f32* x, const RmsNorm& norm, GLOBAL u32* counters,
-                      LOCAL f32* scratch, const OneShape& s) {
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
-  LOCAL u32* order = (LOCAL u32*)scratch + MOST_EXPERTS;
+template <class W, bool NORMED, class X>
+DEVICE void start_one(const GLOBAL X* logits, const GLOBAL f32* correction, const GLOBAL X* x, const RmsNorm& norm,
+                      GLOBAL u32* counters, LOCAL f32* scratch, const OneShape& s) {
+  const LOCAL u32* order = (const LOCAL u32*)scratch + MOST_EXPERTS;
   f32 factor = 1.0f;
-  if constexpr (NORMED) factor = inverse_rms_of_one(x4, norm, s.hidden);
+  if constexpr (NORMED) factor = inverse_rms_of_one(x, norm, s.hidden);
   if (wave_id() == TAKER / WAVE) {
     u32 ticket = 0;
     if (thread_id() == TAKER) ticket = take_ticket(counters);
     if (s.choice.experts <= 4 * WAVE) {
-      score_experts<4>(logits, s.choice, scratch, order);
+      score_experts<4>(logits, correction, s.choice, scratch);
     } else {
-      score_experts<16>(logits, s.choice, scratch, order);
+      score_experts<16>(logits, correction, s.choice, scratch);
     }
     if (thread_id() == TAKER) {
       OneToken::ticket[0] = ticket;
@@ -165,9 +172,9 @@ DEVICE void start_one(const GLOBAL f32* logits, const GLOBAL f32* x, const RmsNo
   }
   stage_chunks<W, ONE_THREADS, 1>((LOCAL u32*)OneToken::words, OneToken::sums, s.hidden / CHUNK,
                                   [&](u32 chunk, u32 i) __attribute__((always_inline)) {
-    const f32x4 v = x4[chunk * 8 + i];
+    const f32x4 v = load4(x, chunk * 8 + i);
     if constexpr (!NORMED) return v;
-    return normalized(v, ((const GLOBAL f32x4*)norm.weight)[chunk * 8 + i], factor, norm.offset);
+    return rounded4<X>(normalized(v, ((const GLOBAL f32x4*)norm.weight)[chunk * 8 + i], factor, norm.offset));
   });
   barrier();
   rank_experts(scratch, order, s.choice.experts, s.choice.k);
@@ -182,22 +189,26 @@ DEVICE f32 sum_of_parts(const LOCAL f32* slots, u32 parts) {
 }
 
 // The sums of a unit's tasks -> h.
-DEVICE void finish_gate_up(const OnePlan& p, u32 unit, const LOCAL f32* slots, const GatedBy& gated, GLOBAL f32* h) {
+template <class X>
+DEVICE void finish_gate_up(const OnePlan& p, u32 unit, const LOCAL f32* slots, const GatedBy& gated, GLOBAL X* h) {
   const u32 tile = thread_id() / 8, g = thread_id() % 8, j = p.by_each.divide(unit);
   const u32 row = (p.first_tile(unit) + tile) * 8 + g;
   if (tile >= p.s.unit_tiles || row >= p.s.inner) return;
   const LOCAL f32* own = slots + tile * p.up.count * 16 + g;
   const f32 gate = sum_of_parts(own, p.up.count), up = sum_of_parts(own + 8, p.up.count);
-  h[j * p.s.inner + row] = gated(gate, up, OneToken::expert[j] * p.s.inner + row);
+  store(h, j * p.s.inner + row, gated(gate, up, OneToken::expert[j] * p.s.inner + row));
 }
 
 // ... -> y: a thread for each expert's row, then one for each row. All threads meet here.
-DEVICE void finish_down(const OnePlan& p, u32 unit, LOCAL f32* slots, bool biased, GLOBAL f32* y) {
+template <class X>
+DEVICE void finish_down(const OnePlan& p, u32 unit, LOCAL f32* slots, bool biased, const Residual<X>& residual,
+                        GLOBAL X* y) {
   const u32 rows = p.row_tiles * 16, k = p.s.choice.k, all = p.s.unit_rows;
   LOCAL f32* values = (LOCAL f32*)OneToken::words;
   for (u32 i = thread_id(); i < k * rows; i += ONE_THREADS) {
     const u32 j = i / rows, local = i % rows;
-    f32 value = sum_of_parts(slots + (j * p.row_tiles + local / 16) * p.down.count * 16 + local % 16, p.down.count);
+    const LOCAL f32* own = slots + (j * p.row_tiles + local / 16) * p.down.count * 16 + local % 16;
+    f32 value = widen(Element<X>::of(sum_of_parts(own, p.down.count)));  // as moe_rows.h leaves it to moe_combine
     if (biased && local < all) value += OneToken::bias[j * all + local];
     values[i] = value;
   }
@@ -206,12 +217,12 @@ DEVICE void finish_down(const OnePlan& p, u32 unit, LOCAL f32* slots, bool biase
   if (local >= all || row >= p.s.hidden) return;
   f32 total = 0.0f;
   _Pragma("unroll 8") for (u32 j = 0; j < k; j++) total = multiply_add(values[j * rows + local], OneToken::weight[j], total);
-  y[row] = total;
+  store(y, row, residual(total, row));
 }
 
 // All of h into local memory, and the biases of a unit of down, when every unit of gate and up is done.
-template <class W>
-DEVICE void stage_h(const OnePlan& p, u32 unit, const GLOBAL f32* h, const GLOBAL f32* bias, const GLOBAL u32* counters) {
+template <class W, class X>
+DEVICE void stage_h(const OnePlan& p, u32 unit, const GLOBAL X* h, const GLOBAL f32* bias, const GLOBAL u32* counters) {
   const u32 rows = p.s.unit_rows, row = (unit - p.gate_up) * rows + thread_id() % rows;
   if (bias && thread_id() < p.s.choice.k * rows) {
     const u32 e = OneToken::expert[thread_id() / rows];
@@ -221,15 +232,19 @@ DEVICE void stage_h(const OnePlan& p, u32 unit, const GLOBAL f32* h, const GLOBA
   barrier();
   stage_chunks<W, ONE_THREADS, 3>((LOCAL u32*)OneToken::words, OneToken::sums, p.s.choice.k * p.down.chunks,
                                   [&](u32 chunk, u32 i) __attribute__((always_inline)) {
-    return load_fresh(h + (chunk * 8 + i) * 4);
+    return load_fresh(h, chunk * 8 + i);
   });
   barrier();
 }
 
-template <class W, bool BIASED, bool NORMED>
-DEVICE void moe_one(const GLOBAL f32* logits, const GLOBAL i32* positions, const GLOBAL f32* x, W gate, W up, W down,
-                    const GatedBy gated, const GLOBAL f32* bias, const RmsNorm norm, GLOBAL f32* h, GLOBAL f32* y,
-                    GLOBAL u32* counters, const OneShape s) {
+// correction: what is added to the scores for the choice, where s.choice is biased. scratch: of the program's counters, the
+// launch's own being number `slot`; h is there too.
+template <class W, bool BIASED, bool NORMED, class X>
+DEVICE void moe_one(const GLOBAL X* logits, const GLOBAL i32* positions, const GLOBAL f32* correction, const GLOBAL X* x,
+                    W gate, W up, W down, const GatedBy gated, const GLOBAL f32* bias, const RmsNorm norm,
+                    const Residual<X> residual, GLOBAL X* y, GLOBAL u32* scratch, u32 slot, const OneShape s) {
+  GLOBAL X* h = (GLOBAL X*)scratch;
+  GLOBAL u32* counters = scratch + SCRATCH_WORDS + slot * COUNTER_WORDS;
   const OnePlan p(s);
   const u32 wave = wave_id(), lane = lane_id(), thread = thread_id();
   const LOCAL u32* words = (const LOCAL u32*)OneToken::words;
@@ -245,9 +260,9 @@ DEVICE void moe_one(const GLOBAL f32* logits, const GLOBAL i32* positions, const
     const TaskReader<W> reader = p.is_down(unit) ? reader_of(down, down, task) : reader_of(gate, up, task);
     UNROLL for (u32 step = 0; step < PART_STEPS; step++) reader.ask(step, 0, next[step]);
   };
-  start_one<W, NORMED>(logits, x, norm, counters, slots, s);
+  start_one<W, NORMED>(logits, correction, x, norm, counters, slots, s);
   if (position < 0) {  // padding
-    for (u32 i = thread; workgroup_id() == 0 && i < s.hidden; i += ONE_THREADS) y[i] = 0.0f;
+    for (u32 i = thread; workgroup_id() == 0 && i < s.hidden; i += ONE_THREADS) store(y, i, residual(0.0f, i));
     return;
   }
   u32 unit = OneToken::ticket[0], following = NO_TICKET;
@@ -305,7 +320,7 @@ DEVICE void moe_one(const GLOBAL f32* logits, const GLOBAL i32* positions, const
     if (thread == TAKER) OneToken::ticket[0] = first ? following : take_ticket(counters);
     barrier();
     if (is_down) {
-      finish_down(p, unit, slots, BIASED, y);
+      finish_down(p, unit, slots, BIASED, residual, y);
     } else {
       finish_gate_up(p, unit, slots, gated, h);
       barrier();

@@ -9,6 +9,7 @@ from typing import Any
 from ..ops.launch import (
     COUNTER_WORDS,
     COUNTERS,
+    SCRATCH_WORDS,
     CounterSlot,
     Launch,
     Lowering,
@@ -18,9 +19,10 @@ from ..ops.launch import (
     float_bits,
 )
 from ..ops.moe_matmul import ACTIVATIONS, part_names
+from .elements import with_elements
 from .launches import Chip
-from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, one_bindings, one_symbol
-from .moe_launches import MOST_CHOSEN, SCORINGS, Experts, experts_of
+from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, OneForm
+from .moe_launches import MOST_CHOSEN, MOST_GROUPS, SCORINGS, Experts, experts_of
 
 THREADS, WAVES = 512, 16
 MOST_ROUNDS = 6  # tasks of a wave in a unit: these and the next are moe_one.h's
@@ -28,12 +30,13 @@ CHUNK, PART, STAGED, SLOTS = 32, 16, 364, 48  # columns; chunks that a wave sums
 MOST_BIASES = 128
 
 
-def operands_of(format: str, columns: int, biased: bool, normed: bool) -> tuple[str, ...]:
-    """The operands' names, in order."""
+def operands_of(format: str, columns: int, form: OneForm) -> tuple[str, ...]:
+    """The operands' names, in order: those of `moe_route`, and what the two matmuls have beside its results."""
     parts = {w: tuple(f"{w}.{p}" for p in part_names(format, 1, columns)) for w in ("gate", "up", "down")}
-    biases = (("gate_bias", "up_bias"), ("bias",)) if biased else ((), ())
-    norm = ("norm",) if normed else ()
-    return ("logits", "positions", "x", *parts["gate"], *parts["up"], *biases[0], *parts["down"], *biases[1], *norm)
+    biases = (("gate_bias", "up_bias"), ("bias",)) if form.biased else ((), ())
+    last = (*("norm",) * form.normed, *("residual",) * form.added)
+    router = ("logits", "positions", "x", *("correction",) * form.corrected)
+    return (*router, *parts["gate"], *parts["up"], *biases[0], *parts["down"], *biases[1], *last)
 
 
 @dataclass(frozen=True)
@@ -71,34 +74,36 @@ def units_of(gate: Experts, down: Experts, biased: bool, multiprocessors: int) -
 
 
 def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """attributes: of `moe_route`, `moe_gate_up` and `moe_down` together, `corrected` where the router's scores are.
-    types: of `operands_of`'s. None where more launches are needed: other chips, several tokens, groups of experts, or
-    more than a workgroup can hold."""
-    a, biased, normed = attributes, attributes["biased"], attributes["normed"]
+    """attributes: of `moe_route`, `moe_gate_up` and `moe_down` together, `corrected` where the router's scores are; `added`
+    and `added_scale` say of moe_down's residual.
+    types: of `operands_of`'s. None where more launches are needed: other chips, several tokens, more than a workgroup
+    can hold, or more buffers than a dispatch can have."""
+    a = attributes
+    form = OneForm(a["corrected"], a["biased"], a["normed"], a["added"])
     ((t, experts), logits), ((_, hidden), x) = types[0], types[2]
-    names = operands_of(a["format"], hidden, biased, normed)
+    names = operands_of(a["format"], hidden, form)
     known = dict(zip(names, types, strict=True))
     own = {w: [v for n, v in known.items() if n.startswith(f"{w}.")] for w in ("gate", "up", "down")}
     gate, up = (experts_of(a["format"], experts, hidden, a["k"], own[w], x) for w in ("gate", "up"))
-    if gate is None or up != gate or not gate.few(chip, t) or logits != "f32":
+    if gate is None or up != gate or not gate.few(chip, t) or logits != x:
         return None
     down = experts_of(a["format"], experts, gate.n, a["k"], own["down"], x)
     if down is None or down.kernel != gate.kernel:
         return None
-    geometry = units_of(gate, down, biased, chip.multiprocessors)
-    simple = t == 1 and a["groups"] <= 1 and not a["corrected"] and a["k"] <= min(experts, MOST_CHOSEN)
-    fits = experts <= ROUTE_EXPERTS[-1] and one_bindings(len(own["gate"]), biased, normed) <= MOST_BINDINGS
-    if geometry is None or not (simple and fits):
+    geometry = units_of(gate, down, form.biased, chip.multiprocessors)
+    simple = t == 1 and a["groups"] <= MOST_GROUPS and a["k"] <= min(experts, MOST_CHOSEN)
+    buffers = form.bindings(len(own["gate"]))
+    if geometry is None or not simple or experts > ROUTE_EXPERTS[-1] or buffers > MOST_BINDINGS:
         return None
     routing = (experts, a["k"], SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
+    groups = (a["groups"], a["group_k"], a["group_top"])
     activation = (ACTIVATIONS.index(a["activation"]), float_bits(a["limit"]))
-    norm = (float_bits(a["epsilon"]), float_bits(a["offset"]))
+    norm = (float_bits(a["epsilon"]), float_bits(a["offset"]), float_bits(a["added_scale"]))
     shape = (hidden, gate.n, geometry.tiles, geometry.rows)
     outputs = (
-        Output("counted", (COUNTER_WORDS,), "i32", updates=COUNTERS),
-        Output("h", (a["k"], gate.n), "f32"),
-        Output("y", (1, hidden), "f32"),
+        Output("counted", (SCRATCH_WORDS + COUNTER_WORDS,), "i32", updates=COUNTERS),
+        Output("y", (1, hidden), x),
     )
-    symbol = one_symbol(gate.kernel, biased, normed)
-    inputs, scalars = (*names, COUNTERS), (*routing, *shape, CounterSlot(), *activation, *norm)
+    symbol = with_elements(form.symbol(gate.kernel), x)
+    inputs, scalars = (*names, COUNTERS), (*routing, *groups, *shape, CounterSlot(), *activation, *norm)
     return Lowering(names, (Launch(symbol, inputs, outputs, scalars, geometry.workgroups, THREADS),), ("y",))

@@ -187,6 +187,7 @@ DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up,
     const PairTile tile = PairTile::number(item / blocks);
     const u32 row = item % blocks * rows_of_block + wave_id() * (WAVE / s.lanes) + lane / s.lanes;
     const u32 of_weight = tile.expert * s.n + smaller(row, s.n - 1);
+    const W own_gate = of_expert(gate, tile.expert), own_up = of_expert(up, tile.expert);
     if (MOST > 1 && item / blocks != last) there = false;  // of one token all experts have the same x
     last = item / blocks;
     const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) {
@@ -201,7 +202,7 @@ DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up,
     with_rows<MOST>(tile.count, [&](auto m) __attribute__((always_inline)) {
       constexpr u32 M = decltype(m)::VALUE;
       f32 sum[M][2] = {};
-      sum_runs<M, 2, W>(gate.runs, s.lanes, true, row < s.n, there, GateAndUp<W>{gate, up, of_weight}, x_at, sum);
+      sum_runs<M, 2, W>(gate.runs, s.lanes, true, row < s.n, there, GateAndUp<W>{own_gate, own_up, of_weight}, x_at, sum);
       UNROLL for (u32 i = 0; i < M; i++) {
         const f32 g = sum_over(sum[i][0], s.lanes), u = sum_over(sum[i][1], s.lanes);
         if (lane % s.lanes == 0 && i < tile.count && row < s.n) {
@@ -233,10 +234,11 @@ DEVICE void moe_down_pairs(const GLOBAL X* h, const GLOBAL f32* weights, const G
     }
     for (u32 t = 0; t < tiles; t++) {
       const PairTile tile = PairTile::number(t);
+      const W own = of_expert(weight, tile.expert);
       u32 rows[R];
       UNROLL for (u32 r = 0; r < R; r++) rows[r] = tile.expert * s.n + smaller(row + r, s.n - 1);
       const auto ask = [&](u32 run, typename W::Stored(&stored)[R]) __attribute__((always_inline)) {
-        ask_for_runs(weight, rows, run, stored);
+        ask_for_runs(own, rows, run, stored);
       };
       const auto x_at = [&](u32 i, u32 at) __attribute__((always_inline)) {
         return load4(h, (tile.first + smaller(i, tile.count - 1)) * (s.columns / 4) + at);

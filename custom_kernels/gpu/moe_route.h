@@ -47,15 +47,15 @@ DEVICE void softmax_of_wave(f32 (&values)[COUNT]) {
   UNROLL for (u32 i = 0; i < COUNT; i++) values[i] /= total;
 }
 
-// Puts -infinity on the experts of groups that are not among the best. A lane looks at one group. Has barriers.
-template <u32 PER_LANE>
-DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c) {
-  LOCAL f32* all = RouteTiles::choice + wave_id() * MOST_EXPERTS;
+// Puts -infinity on the experts of groups that are not among the best. A lane looks at one group. `all`: the wave's local
+// memory for every expert. meet(): the wave's lanes, or more, meet.
+template <u32 PER_LANE, class Meet>
+DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c, LOCAL f32* all, const Meet& meet) {
   const u32 lane = lane_id(), size = c.experts / c.groups;
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     if (i * WAVE + lane < c.experts) all[i * WAVE + lane] = choice[i];
   }
-  barrier();
+  meet();
   f32 best = 0.0f;
   if (lane < c.groups) {
     u64 last = ~0ull;
@@ -69,7 +69,7 @@ DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c) {
       last = top;
     }
   }
-  barrier();
+  meet();
   u32 better = 0;
   for (u32 g = 0; g < c.groups; g++) {
     const f32 other = shuffle(best, g);
@@ -91,19 +91,27 @@ DEVICE void scores_of(const GLOBAL X* logits, u32 experts, u32 scoring, f32 (&sc
   if (scoring == SIGMOID) UNROLL for (u32 i = 0; i < PER_LANE; i++) scores[i] = logistic(scores[i]);
 }
 
+// What the experts of the wave's token are chosen by: their scores, corrected by `bias`, in the best groups.
+template <u32 PER_LANE, class Meet>
+DEVICE void choice_of(const f32 (&scores)[PER_LANE], const GLOBAL f32* bias, const RouteChoice& c, f32 (&choice)[PER_LANE],
+                      LOCAL f32* all, const Meet& meet) {
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+    const u32 e = i * WAVE + lane_id();
+    choice[i] = scores[i];
+    if (c.biased && e < c.experts) choice[i] += bias[e];
+    if (choice[i] != choice[i]) choice[i] = -__builtin_inff();
+  }
+  if (c.groups > 1) keep_best_groups(choice, c, all, meet);
+}
+
 // The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th.
 template <u32 PER_LANE, class X>
 DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
   const u32 lane = lane_id();
   f32 scores[PER_LANE], choice[PER_LANE];
   scores_of(logits, c.experts, c.scoring, scores);
-  UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-    const u32 e = i * WAVE + lane;
-    choice[i] = scores[i];
-    if (c.biased && e < c.experts) choice[i] += bias[e];
-    if (choice[i] != choice[i]) choice[i] = -__builtin_inff();
-  }
-  if (c.groups > 1) keep_best_groups(choice, c);
+  const auto meet = []() __attribute__((always_inline)) { barrier(); };
+  choice_of(scores, bias, c, choice, RouteTiles::choice + wave_id() * MOST_EXPERTS, meet);
   u32 keys[PER_LANE];  // 0: of none, or of one that is chosen
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     keys[i] = i * WAVE + lane < c.experts ? (u32)(choice_key(choice[i], 0) >> 32) : 0;

@@ -16,14 +16,13 @@ struct RowsStage {
 };
 
 // total[i][r] = x row source(i) times two rows of weights, for M rows of x, `count` of them there.
-template <u32 M, class W, class Source>
-DEVICE void rows_times_tile(const GLOBAL f32* x, const Source& source, u32 columns, const W& first, const W& second,
+template <u32 M, class W, class X, class Source>
+DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
                             const u32 (&rows)[2], f32 (&total)[M][2]) {
   constexpr u32 STRIDE = ROWS_CHUNKS / M;  // chunks of a row of x in local memory
   const ColumnParts parts(columns);
   const u32 lane = lane_id(), parts_of_stage = STRIDE / parts.size;
   LOCAL u32* words = (LOCAL u32*)RowsStage::words;
-  const GLOBAL f32x4* x4 = (const GLOBAL f32x4*)x;
   const auto reader_of = [&](u32 part) __attribute__((always_inline)) {
     const u32 chunk = part * parts.size + lane % 4, end = smaller((part + 1) * parts.size, parts.chunks);
     const u32 chunks = part < parts.count && end > chunk ? end - chunk : 0, from = chunks ? chunk : 0;
@@ -40,9 +39,9 @@ DEVICE void rows_times_tile(const GLOBAL f32* x, const Source& source, u32 colum
       const u32 count = smaller(parts_of_stage * parts.size, parts.chunks - begin);
       barrier();  // nobody reads any more what was there
       for (u32 i = 0; i < M; i++) {
-        const GLOBAL f32x4* row = x4 + (u64)source(i) * (columns / 4) + begin * 8;
+        const u64 row = (u64)source(i) * (columns / 4) + begin * 8;
         stage_chunks<W, ROWS_THREADS, 1>(words + i * STRIDE * CHUNK_WORDS, RowsStage::sums + i * STRIDE, count,
-                                         [&](u32 chunk, u32 q) __attribute__((always_inline)) { return row[chunk * 8 + q]; });
+                                         [&](u32 chunk, u32 q) __attribute__((always_inline)) { return load4(x, row + chunk * 8 + q); });
       }
       barrier();
     }
@@ -68,9 +67,9 @@ DEVICE void rows_times_tile(const GLOBAL f32* x, const Source& source, u32 colum
 }
 
 // `each`: workgroups of a tile of sorted rows, which have 8 tiles of weight rows each.
-template <class W>
-DEVICE void moe_gate_up_rows(const GLOBAL f32* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
-                             GLOBAL f32* h, const ExpertShape s, u32 matrix_rows) {
+template <class W, class X>
+DEVICE void moe_gate_up_rows(const GLOBAL X* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
+                             GLOBAL X* h, const ExpertShape s, u32 matrix_rows) {
   gate.runs = up.runs = s.columns / W::RUN;
   each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
     constexpr u32 M = decltype(m)::VALUE;
@@ -81,12 +80,12 @@ DEVICE void moe_gate_up_rows(const GLOBAL f32* x, const ExpertRouting routing, W
     rows_times_tile<M, W>(x, source, s.columns, of_expert(gate, e), of_expert(up, e), rows, total);
     UNROLL for (u32 i = 0; i < M; i++) {
       if (i % 4 != lane % 4 || i >= count || row >= s.n) continue;
-      h[(u64)(first + i) * s.n + row] = gated(total[i][0], total[i][1], of_weight);
+      store(h, (u64)(first + i) * s.n + row, gated(total[i][0], total[i][1], of_weight));
     }
   });
 }
-template <class W>
-DEVICE void moe_down_rows(const GLOBAL f32* h, const ExpertRouting routing, W weight, GLOBAL f32* y,
+template <class W, class X>
+DEVICE void moe_down_rows(const GLOBAL X* h, const ExpertRouting routing, W weight, GLOBAL X* y,
                           const ExpertShape s, u32 matrix_rows) {
   weight.runs = s.columns / W::RUN;
   each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
@@ -101,7 +100,7 @@ DEVICE void moe_down_rows(const GLOBAL f32* h, const ExpertRouting routing, W we
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < 2; r++) {
         if (i % 4 != lane % 4 || i >= count || row + 8 * r >= s.n) continue;
-        y[(u64)(first + i) * s.n + row + 8 * r] = total[i][r];
+        store(y, (u64)(first + i) * s.n + row + 8 * r, total[i][r]);
       }
     }
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "activation.h"
+#include "streams.h"
 
 inline constexpr u32 MATRIX_TILE = 64;  // sorted rows that the matrix units take together
 
@@ -9,6 +10,14 @@ template <u32 N>
 struct Count {
   static constexpr u32 VALUE = N;
 };
+
+// The weight of all experts as one of them has it: nvfp4's have a global scale each.
+template <class W>
+DEVICE W of_expert(const W& weight, u32) { return weight; }
+DEVICE Nvfp4 of_expert(Nvfp4 weight, u32 expert) {
+  weight.parts.global_scale += expert;
+  return weight;
+}
 
 // Sorted rows [first, first + count) of one expert; `together`: how many rows there are where the matrix units, which
 // take MATRIX_TILE rows of an expert from `matrix_first` on, would take them.

@@ -19,8 +19,9 @@ class Output:
 
 
 # An input that the kernel updates: int32, and zero for each launch in its own COUNTER_WORDS words, of which the scalar
-# CounterSlot is the number. It is no operand of an op: the program has one for all its launches.
-COUNTERS, COUNTER_WORDS = "counters", 32
+# CounterSlot is the number. It is no operand of an op: the program has one for all its launches. Before the counters it
+# has SCRATCH_WORDS that hold anything, for what a launch's workgroups tell each other.
+COUNTERS, COUNTER_WORDS, SCRATCH_WORDS = "counters", 32, 364 * 32
 
 
 @dataclass(frozen=True)

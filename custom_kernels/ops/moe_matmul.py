@@ -1,8 +1,8 @@
 """`strixhlo.moe_gate_up` and `strixhlo.moe_down`: the two matmuls of a mixture of experts, over `moe_route`'s order.
 
 The weights of all experts are one weight of E * N rows: expert e's row n is row e * N + n, each part as the format
-stores it for that many rows; nvfp4's global_scale is [E], or [1] for all. A weight that is not quantized has one part,
-and its dtype is the format's name.
+stores it for that many rows; but nvfp4's global_scale is [E], one of each expert. A weight that is not quantized has
+one part, and its dtype is the format's name.
 
 Activations (x, h, y) are float32, float16 or bfloat16 (activations.py), of one type.
 moe_gate_up: x [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
@@ -31,7 +31,7 @@ from .moe_route import Routing
 from .norm import rms_norm
 
 GATE_UP, DOWN = "strixhlo.moe_gate_up", "strixhlo.moe_down"
-DENSE = "dense"
+DENSE, GLOBAL = "dense", "global_scale"
 ALPHA = 1.702
 ACTIVATIONS = ("silu", "gelu", "clamped")
 
@@ -41,10 +41,10 @@ def part_names(format: str, rows: int, k: int) -> tuple[str, ...]:
     return tuple(FORMATS[format].parts(rows, k)) if format in FORMATS else (DENSE,)
 
 
-def scaled_apart(names: Sequence[str], types: Sequence[tuple[tuple[int, ...], str]]) -> bool:
-    """Whether each expert of an nvfp4 weight has a global scale of its own, which no kernel reads. types: the parts'
-    shapes and dtypes, first of all."""
-    return any(name == "global_scale" and shape != (1,) for name, (shape, _) in zip(names, types, strict=False))
+def scaled_together(names: Sequence[str], types: Sequence[tuple[tuple[int, ...], str]], experts: int) -> bool:
+    """Whether an nvfp4 weight has not a global scale for each expert, as kernels take it: bundles of older versions.
+    types: the parts' shapes and dtypes, first of all."""
+    return any(name == GLOBAL and shape != (experts,) for name, (shape, _) in zip(names, types, strict=False))
 
 
 def activate(gate: jax.Array, up: jax.Array, activation: str, limit: float) -> jax.Array:
@@ -67,8 +67,6 @@ def _rows_of_experts(
         one, e = operands
         own = {
             name: jnp.take(part.reshape(experts, part.shape[0] // experts, -1), e, axis=0, mode="clip")
-            if part.shape[0] >= experts
-            else part
             for name, part in zip(names, parts, strict=True)
         }
         weight = dequantize(FORMATS[format], own) if format in FORMATS else own[DENSE].astype(jnp.float32)

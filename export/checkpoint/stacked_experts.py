@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...custom_kernels.ops.formats import FORMATS
+from ...custom_kernels.ops.moe_matmul import GLOBAL
 from ...errors import StrixhloError
 from .contents import Tensor
 
@@ -22,7 +23,6 @@ _ONE = re.compile(r"(.+\.experts)\.(0|[1-9]\d{0,5})\.(\w+\.weight)")
 _STACK = re.compile(
     r"(.+\.)(?:switch_mlp|experts\.switch_glu|experts)\.(gate_proj|up_proj|down_proj|gate_up_proj)(\.weight)?"
 )
-GLOBAL = "global_scale"  # of nvfp4: the one part that is not rows of the others'; a stack has one for each expert
 # Mixtral's and Granite's names of the layer's parts.
 _RENAMED = (
     (".block_sparse_moe.input_linear.", ".mlp.experts.gate_up_proj."),
@@ -80,7 +80,7 @@ def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
     """A stack [E, N, K] as [E * N, K]; of gate and up together, as two."""
     experts, n, k = tensor.shape
     if leaf != "gate_up_proj":
-        return [flat_stack(tensor, f"{prefix}{leaf}.weight")]
+        return [_scaled_apart(flat_stack(tensor, f"{prefix}{leaf}.weight"), experts)]
     if n % 2:
         raise StrixhloError(f"{tensor.name}: gate and up in one tensor of {n} rows; download the model again")
 
@@ -107,6 +107,19 @@ def flat_stack(tensor: Tensor, name: str) -> Tensor:
         return {p: part.reshape(-1, *part.shape[2:]) if p != GLOBAL else part for p, part in parts}
 
     return replace(tensor, name=name, shape=(experts * n, k), read=read)
+
+
+def _scaled_apart(tensor: Tensor, experts: int) -> Tensor:
+    """A stack as [E * N, K]; nvfp4's with a global scale for each expert, where it has one for all too."""
+    if tensor.format != "nvfp4":
+        return tensor
+
+    def read() -> dict[str, np.ndarray]:
+        parts = tensor.read()
+        return parts | {GLOBAL: np.broadcast_to(parts[GLOBAL], (experts,)).copy()}
+
+    places = {part: place for part, place in tensor.places.items() if part != GLOBAL}
+    return replace(tensor, read=read, places=places, part_shapes={GLOBAL: (experts,)})
 
 
 def _exchanged(tensor: Tensor) -> Tensor:

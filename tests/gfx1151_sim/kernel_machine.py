@@ -38,7 +38,7 @@ AFFINE = (
     "affine8_g64_f16_f16",
 )
 # Formats of experts that tests build: their kernels read weights by the code of the matmuls above.
-EXPERTS = ("mxfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
+EXPERTS = ("mxfp4", "nvfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 
 
 def _pairs() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from moe_cases import DEFAULTS, DENSE_DTYPES, ROUTES, expected, problem, route_l
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.ops.formats_gguf import GGUF_FORMATS
-from strixhlo.custom_kernels.ops.moe_matmul import part_names, scaled_apart
+from strixhlo.custom_kernels.ops.moe_matmul import part_names, scaled_together
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
@@ -158,7 +158,7 @@ def test_every_format(kernels: ctypes.CDLL, format: str) -> None:
         assert (y[3::7] == 0).all()
 
 
-@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q2_k", "mxfp4", "affine4_g32"])
+@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q2_k", "mxfp4", "nvfp4", "affine4_g32"])
 def test_8_bit_activations(kernels: ctypes.CDLL, format: str) -> None:
     """Against experts whose inputs are rounded the same way: a few of the second rounding's fall the other way."""
     for tokens, kind in ((1, "random"), (4, "random"), (18, "one")):
@@ -179,27 +179,18 @@ def test_activations_and_crowded_experts(kernels: ctypes.CDLL, activation: str, 
     assert np.linalg.norm(y - want) < RELATIVE_L2["f32"] * np.linalg.norm(want)
 
 
-def with_scales_of_experts(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """An nvfp4 problem whose experts have a global scale each."""
-    for weight in ("gate", "up", "down"):
-        factors = np.linspace(0.5, 2.0, 8, dtype=np.float32)
-        v[f"{weight}.global_scale"] = v[f"{weight}.global_scale"] * factors
-        v[f"{weight}_values"] *= factors[:, None, None]
-    return v
+def test_one_global_scale_of_all_experts_has_no_kernel() -> None:
+    """Bundles that older versions exported: kernels read a scale for each expert."""
+    names, shapes = ("codes", "scale", "global_scale"), [((32, 4), "i8"), ((32, 2), "i8")]
+    assert scaled_together(names, [*shapes, ((1,), "f32")], 8)
+    assert not scaled_together(names, [*shapes, ((8,), "f32")], 8)
 
 
-def test_a_global_scale_for_each_expert_has_no_kernel() -> None:
-    assert scaled_apart(("codes", "scale", "global_scale"), [((8, 4), "i8"), ((8, 2), "i8"), ((8,), "f32")])
-    assert not scaled_apart(("codes", "scale", "global_scale"), [((8, 4), "i8"), ((8, 2), "i8"), ((1,), "f32")])
-
-
-@pytest.mark.parametrize("format", ["f16", "q4_1", "nvfp4", "nvfp4, a scale an expert"])
+@pytest.mark.parametrize("format", ["f16", "q4_1", "nvfp4"])
 def test_references_of_the_matmuls(format: str) -> None:
     from strixhlo.custom_kernels.ops.moe_matmul import reference_down, reference_gate_up
 
-    v = problem(format.split(",")[0], 5, True)
-    if "," in format:
-        format, v = "nvfp4", with_scales_of_experts(v)
+    v = problem(format, 5, True)
     names = part_names(format, *v["gate_values"].shape[1:])
     routed = [v[n] for n in ("expert", "order", "offsets", "tiles")]
     gate, up, down = ([v[f"{w}.{n}"] for n in names] for w in ("gate", "up", "down"))

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernel_tolerances import ARRAYS, RELATIVE_L2
 from moe_cases import DEFAULTS, expected, problem, route_logits
 
 from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
 from strixhlo.custom_kernels.gpu.moe_launches import moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
 from strixhlo.custom_kernels.gpu.moe_pairs_launches import moe_down, moe_gate_up
-from strixhlo.custom_kernels.ops.launch import COUNTERS, Lowering
+from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, SCRATCH_WORDS, Lowering
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 from strixhlo.custom_kernels.ops.norm import rms_norm
 
-DTYPES = {"float32": "f32", "float16": "f16", "int16": "bf16", "int32": "i32", "int8": "i8"}
+DTYPES = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int16": "bf16", "int32": "i32", "int8": "i8",
+}  # fmt: skip
+COUNTED = np.zeros(SCRATCH_WORDS + COUNTER_WORDS, np.int32)
+GROUPS = {"scoring": "sigmoid", "groups": 4, "group_k": 2, "group_top": 1}
 ATTRIBUTES = DEFAULTS | {
     "k": 3, "normalize": True, "corrected": False, "activation": "silu", "limit": 0.0, "biased": False,
     "normed": False, "epsilon": 0.0, "offset": 0.0,
@@ -27,33 +33,78 @@ ATTRIBUTES = DEFAULTS | {
 
 def lowered(v: dict[str, np.ndarray], format: str, chip=H200, **how) -> Lowering | None:
     attributes = ATTRIBUTES | {"format": format} | how
-    names = operands_of(format, v["x"].shape[1], attributes["biased"], attributes["normed"])
+    flags = (attributes[name] for name in ("biased", "normed", "corrected"))
+    names = operands_of(format, v["x"].shape[1], *flags)
     lowering = moe_one(chip, attributes, [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names])
     assert lowering is None or lowering.operands == names
     return lowering
 
 
-def one_token(format: str, biased: bool = False, position: int = 5, logits: np.ndarray | None = None, **how):
-    """A problem of moe_cases of one token, with its router's logits."""
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float64 of what that dtype holds."""
+    return values.astype(ARRAYS[dtype]).astype(np.float64)
+
+
+def routed(v: dict[str, np.ndarray], routing: dict) -> dict[str, np.ndarray]:
+    """What moe_route's reference makes of a problem's logits; routing: its attributes."""
+    attributes = DEFAULTS | {"k": 3, "normalize": True, "biased": "correction" in v} | routing
+    operands = [jnp.asarray(v[n]) for n in ("logits", "positions", "correction") if n in v]
+    results = jax.jit(lambda *o: route_reference(*o, **attributes))(*operands)
+    return dict(zip(RESULTS, map(np.asarray, results), strict=True))
+
+
+def one_token(
+    format: str,
+    biased: bool = False,
+    position: int = 5,
+    logits: np.ndarray | None = None,
+    dtype: str = "f32",
+    correction: np.ndarray | None = None,
+    routing: dict | None = None,
+    **how,
+):
+    """A problem of moe_cases of one token, with its router's logits; activations of that dtype."""
     v = problem(format, 1, biased, **how)
-    v["logits"] = route_logits("random", 1, 8) if logits is None else logits
+    logits = route_logits("random", 1, 8) if logits is None else logits
+    v |= {"logits": logits.astype(ARRAYS[dtype]), "x": v["x"].astype(ARRAYS[dtype])}
     v["positions"] = np.array([position], np.int32)
-    attributes = DEFAULTS | {"k": 3, "normalize": True}
-    routed = route_reference(jnp.asarray(v["logits"]), jnp.asarray(v["positions"]), **attributes)
-    v |= dict(zip(RESULTS, map(np.asarray, routed), strict=True))
-    v[COUNTERS] = np.zeros(32, np.int32)
-    return v
+    if correction is not None:
+        v["correction"] = correction
+    return v | routed(v, routing or {}) | {COUNTERS: COUNTED}
 
 
-def assert_near(y: np.ndarray, want: np.ndarray) -> None:
-    assert np.linalg.norm(y - want) < 2e-5 * np.linalg.norm(want)
+def assert_near(y: np.ndarray, want: np.ndarray, dtype: str = "f32") -> None:
+    assert np.linalg.norm(y.astype(np.float64) - want) < 2 * RELATIVE_L2[dtype] * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "affine4_g64_bf16_bf16", "q8_0", "nvfp4"])
-def test_every_kind_of_format(run_nvidia_launches, name):
+KINDS = (("mxfp4", "f16"), ("affine4_g64_bf16_bf16", "bf16"), ("q8_0", "f32"), ("nvfp4", "f32"))
+
+
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+def test_every_kind_of_format(run_nvidia_launches, name, dtype):
     format = name.removesuffix("_bf16_bf16")
-    v = one_token(format, shape=(192, 128), narrow=format != name)
+    v = one_token(format, shape=(192, 128), narrow=format != name, dtype=dtype)
     lowering = lowered(v, format)
+    assert lowering
+    y = run_nvidia_launches(lowering.launches, v)["y"]
+    assert y.dtype == ARRAYS[dtype]
+    assert_near(y, expected(v, "silu", 0.0, lambda x: rounded(x, dtype)), dtype)
+
+
+# Scores whose best expert is in a group that is not taken, and a correction that changes the choice.
+CHOICES: dict[str, tuple[dict, np.ndarray | None]] = {
+    "a correction": ({"scoring": "sigmoid"}, np.float32([0, 0, 0.9, 0, 0, -1, 0, 0.4])),
+    "groups": ({"scoring": "softmax", "groups": 4, "group_k": 2, "group_top": 1}, None),
+    "both, the best two of a group": (GROUPS | {"group_top": 2}, np.linspace(-0.4, 0.5, 8, dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("kind", ["random", "equal", "steps"])
+def test_corrected_and_grouped_choices(run_nvidia_launches, choice, kind):
+    routing, correction = CHOICES[choice]
+    v = one_token("mxfp4", logits=route_logits(kind, 1, 8), routing=routing, correction=correction, shape=(64, 32))
+    lowering = lowered(v, "mxfp4", corrected=correction is not None, **routing)
     assert lowering
     assert_near(run_nvidia_launches(lowering.launches, v)["y"], expected(v, "silu", 0.0))
 
@@ -84,19 +135,21 @@ def test_what_needs_more_launches():
     v = one_token("mxfp4", shape=(64, 32))
     assert lowered(v, "mxfp4")
     assert lowered(v, "mxfp4", GFX1151) is None
-    assert lowered(v, "mxfp4", groups=4) is None
-    assert lowered(v, "mxfp4", corrected=True) is None
+    assert lowered(v, "mxfp4", groups=64) is None
     assert lowered(one_token("f16", shape=(64, 32)), "f16") is None
+    assert lowered(one_token("q4_k"), "q4_k") is None  # 21 buffers, and a dispatch has 16 at most
 
 
-def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict) -> np.ndarray:
+def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict, routing: dict) -> np.ndarray:
     """The three ops on NVIDIA's kernels: the choice of moe_route itself, then few rows."""
     parts = {w: tuple(n for n in v if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
     routed = ("expert", "order", "offsets", "tiles")
     biases = (("gate_bias", "up_bias"), ("bias",)) if biased else ((), ())
     own = {"format": format, "k": 3, "biased": biased}
+    router = tuple(n for n in ("logits", "positions", "correction") if n in v)
+    routing = routing | {"biased": "correction" in v}
     calls = (
-        (lambda a, t: moe_route(a, t), DEFAULTS | {"k": 3, "normalize": True}, ("logits", "positions")),
+        (lambda a, t: moe_route(a, t), DEFAULTS | {"k": 3, "normalize": True} | routing, router),
         (
             lambda a, t: moe_gate_up(H200, a, t),
             own | {"activation": "silu", "limit": 0.0, "normed": True} | rms,
@@ -107,25 +160,38 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
     values = dict(v)
     for rule, attributes, names in calls:
         lowering = rule(attributes, [(values[n].shape, DTYPES[str(values[n].dtype)]) for n in names])
-        assert lowering and lowering.operands == names
+        assert lowering
+        values |= dict(zip(lowering.operands, (values[n] for n in names), strict=True))
         values = run(lowering.launches, values)
         assert not any("_gemv_" in launch.symbol for launch in lowering.launches)
     return values["y"]
 
 
-@pytest.mark.parametrize(("name", "shape"), [("mxfp4", (544, 64)), ("affine4_g64_bf16_bf16", (576, 64))])
-def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, name, shape):
-    """Tokens of which some share experts, with norm and biases; all in one launch, and in the launches of several."""
+ALONE = [
+    ("mxfp4", (544, 64), "f32", {}),
+    ("affine4_g64_bf16_bf16", (576, 64), "bf16", GROUPS),
+    ("nvfp4", (544, 64), "f16", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "routing"), ALONE)
+def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, name, shape, dtype, routing):
+    """Tokens of which some share experts, with norm, biases and correction; all in one launch, and in the launches of
+    several."""
     format, rms, biased = name.removesuffix("_bf16_bf16"), {"epsilon": 1e-3, "offset": 1.0}, name == "mxfp4"
     v = problem(format, 5, biased, shape=shape, narrow=format != name)
-    v |= {"logits": route_logits("random", 5, 8) * 0.3, "norm": np.linspace(0.5, 1.5, shape[0], dtype=np.float32)}
-    v |= {"positions": np.arange(5, dtype=np.int32), COUNTERS: np.zeros(32, np.int32)}
-    v["logits"][:3] = np.round(v["logits"][:3])  # many equal scores
-    together = in_steps(run_nvidia_launches, v, format, biased, rms)
+    logits = route_logits("random", 5, 8) * 0.3
+    logits[:3] = np.round(logits[:3])  # many equal scores
+    v |= {"logits": logits.astype(ARRAYS[dtype]), "x": v["x"].astype(ARRAYS[dtype])}
+    v |= {"norm": np.linspace(0.5, 1.5, shape[0], dtype=np.float32), COUNTERS: COUNTED}
+    v |= {"positions": np.arange(5, dtype=np.int32)}
+    if routing:
+        v["correction"] = np.linspace(0.2, -0.3, 8, dtype=np.float32)
+    together = in_steps(run_nvidia_launches, v, format, biased, rms, routing)
     for token in (0, 4):
         alone = v | {n: v[n][token : token + 1] for n in ("x", "logits", "positions")}
-        one = lowered(alone, format, biased=biased, normed=True, **rms)
+        one = lowered(alone, format, biased=biased, normed=True, corrected="correction" in v, **rms, **routing)
         assert one
         y = run_nvidia_launches(one.launches, alone)["y"]
         assert y[0].tobytes() == together[token].tobytes()
-    assert y.tobytes() == in_steps(run_nvidia_launches, alone, format, biased, rms).tobytes()
+    assert y.tobytes() == in_steps(run_nvidia_launches, alone, format, biased, rms, routing).tobytes()

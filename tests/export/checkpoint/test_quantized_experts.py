@@ -13,10 +13,10 @@ from checkpoint_logits import distance, logits_of
 from compiled_checkpoints import CompiledOnce
 from coverage_table import covers
 from family_checkpoints import CASES, VOCAB, random_checkpoint
+from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_models import in_float32, logits, quantized
 
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
-from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 
 IDS = np.random.default_rng(1).integers(3, VOCAB, 24)
@@ -38,9 +38,19 @@ def test_stacks_of_mlx_compiled_for_the_cpu(name: str, tmp_path: Path, compiled_
     compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
 
 
+def dequantized(stack: Any) -> SwitchLinear:
+    """A stack of experts in nvfp4, each with a global scale, as MLX's layer of plain matrices."""
+    weight = mx.dequantize(stack.weight, stack.scales, mode="nvfp4", group_size=16, bits=4, dtype=mx.float32)
+    experts, n, k = weight.shape
+    layer = SwitchLinear(k, n, experts, bias=False)
+    layer.weight = weight * (stack.global_scale.reshape(experts, 1, 1) / 2688)
+    return layer
+
+
 def test_a_global_scale_for_each_expert(tmp_path: Path, compiled_once: CompiledOnce) -> None:
-    """mx.dequantize's weights (gather_qmm takes such scales on GPUs only); no kernel of ours reads them."""
-    random_checkpoint(*CASES["olmoe"][1:], tmp_path / "plain")
+    """mlx_lm's model over mx.dequantize's weights (gather_qmm takes such scales on GPUs only)."""
+    _, kind, changes = CASES["olmoe"]
+    random_checkpoint(kind, changes | {"vocab_size": 256}, tmp_path / "plain")
     model = quantized(tmp_path / "plain", tmp_path / "mlx", mode="nvfp4", global_scale=True)
     parts = open_checkpoint(str(tmp_path / "mlx")).tensors["model.layers.1.mlp.experts.up_proj.weight"].read()
     stack = model.layers[1].mlp.switch_mlp.up_proj
@@ -49,8 +59,12 @@ def test_a_global_scale_for_each_expert(tmp_path: Path, compiled_once: CompiledO
         own = {name: part.reshape(16, part.shape[0] // 16, -1)[e] for name, part in parts.items()}
         want = np.array(theirs) * (float(stack.global_scale[e]) / 2688)
         np.testing.assert_allclose(np.asarray(dequantize(FORMATS["nvfp4"], own)), want, rtol=1e-6)
-    with pytest.raises(StrixhloError, match="nvfp4 with a global scale for each expert"):
-        compiled_once.compile(tmp_path / "mlx", tmp_path / "bundle")
+    for layer in model.layers:
+        experts = layer.mlp.switch_mlp
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            setattr(experts, name, dequantized(getattr(experts, name)))
+    in_float32(model)
+    compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
 
 
 def test_latent_attention_of_mlx(tmp_path: Path) -> None:

@@ -300,22 +300,39 @@ def test_modelopt_in_a_file_of_its_own(plain: Path, tmp_path: Path) -> None:
     assert tensors["model.layers.1.mlp.up_proj.weight"].format == "nvfp4"
 
 
-@pytest.mark.parametrize(
-    "case",
-    ["fp8 of a tensor", "fp8 of blocks", "ct fp8 of rows", "ct int4", "ct nvfp4", "modelopt fp8", "modelopt nvfp4"],
-)
-def test_experts(tmp_path: Path, case: str) -> None:
-    """One tensor an expert, with scales of its own: their stack computes what transformers does with these weights."""
+def experts(folder: Path, case: str) -> Any:
+    """Writes folder/model, one tensor an expert, each with scales of its own; returns transformers' model with the
+    weights that the maker computes from them."""
     config, quantize, name = CASES[case]
     sizes = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": VOCAB}
-    model = random_checkpoint("olmoe", {"num_experts": 8, "num_experts_per_tok": 3} | sizes, tmp_path / "plain")
-    theirs = write(tmp_path / "plain", tmp_path / "model", config, quantize)
-    tensors = open_checkpoint(str(tmp_path / "model")).tensors
+    model = random_checkpoint("olmoe", {"num_experts": 8, "num_experts_per_tok": 3} | sizes, folder / "plain")
+    theirs = write(folder / "plain", folder / "model", config, quantize)
+    tensors = open_checkpoint(str(folder / "model")).tensors
     stacked = {"fp8_tensor": "fp8_channel"}.get(name, name)
     assert {t.format for n, t in tensors.items() if ".experts." in n} == {stacked}
-    save_file(theirs, tmp_path / "plain" / "model.safetensors", {"format": "pt"})
-    model = type(model).from_pretrained(tmp_path / "plain", dtype=torch.float32, attn_implementation="eager")
-    assert distance(logits_of(tmp_path / "model"), logits(model.eval(), IDS.tolist())) < 1e-4
+    save_file(theirs, folder / "plain" / "model.safetensors", {"format": "pt"})
+    model = type(model).from_pretrained(folder / "plain", dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+@pytest.mark.parametrize("case", ["fp8 of a tensor", "fp8 of blocks", "ct fp8 of rows", "ct int4", "modelopt fp8"])
+def test_experts(tmp_path: Path, case: str) -> None:
+    """Their stack computes what transformers does with these weights."""
+    model = experts(tmp_path, case)
+    assert distance(logits_of(tmp_path / "model"), logits(model, IDS.tolist())) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=covers("OLMoE", NAMES[c], "cpu", "transformers")) for c in ("ct nvfp4", "modelopt nvfp4")],
+)
+def test_experts_with_a_global_scale_each(tmp_path: Path, compiled_once: CompiledOnce, case: str) -> None:
+    """The stack has all of them; JAX and the compiled program compute what transformers does with these weights."""
+    model = experts(tmp_path, case)
+    scales = open_checkpoint(str(tmp_path / "model")).tensors["model.layers.1.mlp.experts.up_proj.weight"].read()
+    assert scales["global_scale"].shape == (8,) and len(set(scales["global_scale"].tolist())) == 8
+    assert distance(logits_of(tmp_path / "model"), logits(model, IDS.tolist())) < 1e-4
+    compiled_once.hold(tmp_path / "model", tmp_path / "bundle", lambda ids: logits(model, ids))
 
 
 def test_experts_of_gpt_oss(plain: Path, tmp_path: Path) -> None:
