@@ -115,10 +115,11 @@ def problem(
     kind: str = "random",
     shape: tuple[int, int] = (96, 64),
     narrow: bool = False,
+    experts: int = 8,
+    k: int = 3,
 ) -> dict[str, np.ndarray]:
-    """Operands of both matmuls by the names that launches use: 8 experts of which a token takes 3, some rows padding.
+    """Operands of both matmuls by the names that launches use: experts of which a token takes k, some rows padding.
     shape: columns of x and of h, 256 each where the format asks for it."""
-    experts, k = 8, 3
     columns, inner = (256, 256) if format in GGUF_FORMATS and GGUF_FORMATS[format].super_group else shape
     rng = np.random.default_rng(tokens)
     positions = np.arange(tokens, dtype=np.int32)
@@ -150,9 +151,10 @@ def expected(
 ) -> np.ndarray:
     """What a problem's two matmuls must give, in float64."""
     y = np.zeros((len(v["x"]), v["down_values"].shape[1]))
+    experts = len(v["down_values"])
     for t, ids in enumerate(v["ids"]):
         for e, weight in zip(ids, v["weights"][t], strict=True):
-            if e == 8:
+            if e == experts:
                 continue
             x = input_of(v["x"][t].astype(np.float64))
             gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))

@@ -16,26 +16,37 @@ from strixhlo.custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
 from strixhlo.custom_kernels.ops.moe_route import moe_route
 
 
-def program(tokens: int, layers: int = 2, **routing) -> str:
+def program(tokens: int, layers: int = 2, dtype: str = "float32", corrected: bool = False, **routing) -> str:
     """StableHLO of some layers of experts in mxfp4, one after the other."""
+    correction = jnp.linspace(-1, 1, 8, dtype=jnp.float32) if corrected else None
     parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
 
     def main(x, logits, positions):
         for _ in range(layers):
-            routed = moe_route(logits, positions, k=2, normalize=True, **routing)
-            h = moe_gate_up(x, routed, parts["gate"], parts["up"], format="mxfp4", norm=x[0], epsilon=1e-6)
+            routed = moe_route(logits, positions, correction, k=2, normalize=True, **routing)
+            h = moe_gate_up(
+                x, routed, parts["gate"], parts["up"], format="mxfp4", norm=x[0].astype(jnp.float32), epsilon=1e-6
+            )
             x = moe_down(h, routed, parts["down"], format="mxfp4")
         return x
 
-    shapes = (((tokens, 64), np.float32), ((tokens, 8), np.float32), ((tokens,), np.int32))
+    shapes = (((tokens, 64), dtype), ((tokens, 8), dtype), ((tokens,), np.int32))
     exported = jax.export.export(jax.jit(main))(*(jax.ShapeDtypeStruct(*s) for s in shapes))
     return exported.mlir_module()
 
 
-def test_one_token_is_one_dispatch_on_cuda():
-    lowered = lower_without_kernels(program(1), parse_target("cuda"), "f32", None)
+@pytest.mark.parametrize(
+    ("how", "symbol"),
+    [
+        ({}, "moe_one_normed_gemv_mxfp4"),
+        ({"groups": 4, "group_k": 2, "dtype": "float16"}, "moe_one_normed_gemv_mxfp4_xf16"),
+        ({"corrected": True, "scoring": "sigmoid", "dtype": "bfloat16"}, "moe_one_corrected_normed_gemv_mxfp4_xbf16"),
+    ],
+)
+def test_one_token_is_one_dispatch_on_cuda(how, symbol):
+    lowered = lower_without_kernels(program(1, **how), parse_target("cuda"), "f32", None)
     text = str(lowered.program)
-    assert len(re.findall(r"::@strixhlo_moe_one_normed_gemv_mxfp4", text)) == 2
+    assert len(re.findall(rf"::@strixhlo_{symbol}\b", text)) == 2
     assert "moe_route_e" not in text.partition("hal.executable.source")[0]
     # One tensor of counters, filled once, and handed from one launch to the next.
     assert len(re.findall(r"flow.tensor.splat", text)) == 1
@@ -51,7 +62,7 @@ def test_few_tokens_are_two_dispatches_on_rocm(tokens, dispatches, routing):
     assert ("moe_gate_up_pairs_chosen" in str(lowered.program)) == (tokens <= 8)
 
 
-def test_a_residual_is_added_after_the_one_dispatch():
+def test_a_residual_is_added_in_the_one_dispatch():
     parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
 
     def main(x, logits, positions):
@@ -63,12 +74,11 @@ def test_a_residual_is_added_after_the_one_dispatch():
     text = jax.export.export(jax.jit(main))(*(jax.ShapeDtypeStruct(s, d) for d, s in shapes)).mlir_module()
     lowered = lower_without_kernels(text, parse_target("cuda"), "f32", None)
     assert lowered.report["kernel_dispatches"] == 1
-    assert "moe_one_gemv" in str(lowered.program)
+    assert "moe_one_added_gemv" in str(lowered.program)
 
 
-@pytest.mark.parametrize(("tokens", "routing"), [(1, {"groups": 4}), (2, {})])
-def test_others_keep_their_launches(tokens, routing):
-    lowered = lower_without_kernels(program(tokens, 1, **routing), parse_target("cuda"), "f32", None)
+def test_others_keep_their_launches():
+    lowered = lower_without_kernels(program(2, 1), parse_target("cuda"), "f32", None)
     assert lowered.report["kernel_dispatches"] == 5
     assert "moe_one" not in str(lowered.program)
 

@@ -170,6 +170,28 @@ def test_8_bit_activations(kernels: ctypes.CDLL, format: str) -> None:
     assert 2e-3 < np.linalg.norm(y - exact) / np.linalg.norm(exact) < 5e-2  # it is the rounding kernel that ran
 
 
+FOUR_BITS = ["mxfp4", "nvfp4", "affine4_g32"]
+
+
+@pytest.mark.parametrize("format", FOUR_BITS)
+def test_crowded_experts(kernels: ctypes.CDLL, format: str) -> None:
+    """All tokens choose the same experts and none the others, all scores are equal, or many."""
+    for kind, tokens in (("one", 37), ("equal", 20), ("steps", 6)):
+        v = problem(format, tokens, False, kind)
+        y = run_moe(kernels, v, {"format": format, "k": 3, "activation": "silu", "limit": 0.0, "biased": False})
+        want = expected(v, "silu", 0.0)
+        assert np.linalg.norm(y - want) < RELATIVE_L2["f32"] * np.linalg.norm(want), kind
+
+
+@pytest.mark.parametrize("format", FOUR_BITS)
+def test_512_experts_of_which_a_token_takes_ten(kernels: ctypes.CDLL, format: str) -> None:
+    for tokens in (1, 12):
+        v = problem(format, tokens, False, shape=(64, 32), experts=512, k=10)
+        y = run_moe(kernels, v, {"format": format, "k": 10, "activation": "silu", "limit": 0.0, "biased": False})
+        want = expected(v, "silu", 0.0)
+        assert np.linalg.norm(y - want) < RELATIVE_L2["f32"] * np.linalg.norm(want), tokens
+
+
 @pytest.mark.parametrize("activation", ["gelu", "clamped"])
 @pytest.mark.parametrize("kind", ["one", "equal", "steps"])
 def test_activations_and_crowded_experts(kernels: ctypes.CDLL, activation: str, kind: str) -> None:

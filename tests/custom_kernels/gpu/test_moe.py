@@ -102,6 +102,9 @@ def run_moe(run_launches, v: dict[str, np.ndarray], format: str, **how) -> tuple
     return run_launches(down.launches, values)["y"], [*up.launches, *down.launches]
 
 
+FOUR_BITS = ("mxfp4", "nvfp4", "affine4_g64_bf16_bf16")
+
+
 def assert_near(y: np.ndarray, want: np.ndarray) -> None:
     assert np.linalg.norm(y - want) < RELATIVE_L2["f32"] * np.linalg.norm(want)
 
@@ -124,6 +127,24 @@ def test_every_format(run_launches, name):
     more = ("biased", "normed", "chosen")
     known = {s for s in TESTED if "_moe_" in s and f"_{name}" in s and not any(word in s for word in more)}
     assert launched - {"strixhlo_moe_combine"} >= known
+
+
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_equal_scores(run_launches, name):
+    """`test_every_format` has tokens that choose all the same experts and none the others."""
+    format = name.removesuffix("_bf16_bf16")
+    v = problem(format, 20, False, "equal", (64, 64), narrow=format != name)
+    y, _ = run_moe(run_launches, v, format)
+    assert_near(y, expected(v, "silu", 0.0))
+
+
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_512_experts_of_which_a_token_takes_ten(run_launches, name):
+    format = name.removesuffix("_bf16_bf16")
+    for tokens in (1, 3):
+        v = problem(format, tokens, False, shape=(64, 64), narrow=format != name, experts=512, k=10)
+        y, _ = run_moe(run_launches, v, format, k=10)
+        assert_near(y, expected(v, "silu", 0.0))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "clamped"])
