@@ -35,6 +35,31 @@ template <u32 MASK>
 DEVICE u32 masked_or(u32 word, u32 bits) { return (word & MASK) | bits; }
 #endif
 
+// Weights that are bfloat16 numbers, 32 columns at a time; a row has whole runs.
+struct Bf16Runs {
+  static constexpr u32 RUN = 32, GROUPS = 1;
+  static constexpr bool MINIMUM = false;
+  static constexpr f32 UNIT = 1.0f;
+  static constexpr u32 group(u32) { return 0; }
+  struct Stored {
+    u32x4 words[4];
+  };
+  struct Run {
+    u32x4 words[4];
+    static constexpr f32 scale[1] = {1.0f};
+  };
+  Parts parts;
+  u32 runs = 0;
+  constexpr explicit Bf16Runs(Parts p) : parts(p) {}
+
+  MEMBER void ask(Stored& s, u32 row, u32 column_run) const {
+    const GLOBAL u32x4* words = (const GLOBAL u32x4*)parts.codes + ((u64)row * runs + column_run) * 4;
+    UNROLL for (u32 i = 0; i < 4; i++) s.words[i] = words[i];
+  }
+  MEMBER void ask_shared(Stored&, u32, u32) const {}
+  DEVICE Run run(const Stored& s) { return {{s.words[0], s.words[1], s.words[2], s.words[3]}}; }
+};
+
 // How a format's run becomes the first factor. pairs(run, m, ...): the columns of instruction m, two in each word, as
 // bfloat16, plus OFFSET; times X_UNIT * RESULT_UNIT they are code * UNIT of weights.h, x having been multiplied by X_UNIT.
 // The columns are those of float4 number quad(m), or, INTERLEAVED, of instructions 2 i and 2 i + 1 the first, and the
@@ -83,6 +108,17 @@ template <>
 struct Pairs<Mxfp4> : SmallFloatPairs<Mxfp4> {};
 template <>
 struct Pairs<Nvfp4> : SmallFloatPairs<Nvfp4> {};
+
+template <>
+struct Pairs<Bf16Runs> {
+  static constexpr f32 OFFSET = 0.0f, X_UNIT = 1.0f, RESULT_UNIT = 1.0f;
+  static constexpr bool INTERLEAVED = false;
+  static constexpr u32 quad(u32 m) { return m; }
+  DEVICE void pairs(const Bf16Runs::Run& run, u32 m, u32& first, u32& second) {
+    first = run.words[m / 2][m % 2 * 2];
+    second = run.words[m / 2][m % 2 * 2 + 1];
+  }
+};
 
 template <class W>
 inline constexpr bool NEEDS_SUMS = W::MINIMUM || Pairs<W>::OFFSET != 0.0f;  // of x over a chunk

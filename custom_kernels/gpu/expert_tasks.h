@@ -20,6 +20,10 @@ struct ColumnParts {
   }
 };
 
+// Steps of a part whose weights a lane has asked for; the registers hold no more of what is not quantized.
+template <class W>
+inline constexpr u32 STEPS_AHEAD = sizeof(typename W::Stored) < 64 ? PART_STEPS : PART_STEPS / 2;
+
 // A row of a weight from a chunk on, for steps that are STEP_CHUNKS chunks apart: what is far from the first is at a
 // constant distance.
 template <class W>
@@ -69,6 +73,18 @@ struct Cursor<Fp4<NVIDIA>> {
     UNROLL for (u32 i = 0; i < 4; i++) s.words[i] = words[i];
     UNROLL for (u32 i = 0; i < W::GROUPS; i++) s.scale[i] = scale[step * STEP_CHUNKS * W::GROUPS + i];
     if constexpr (NVIDIA) s.global_scale = *global_scale;
+  }
+};
+
+template <>
+struct Cursor<Bf16Runs> {
+  const GLOBAL u32x4* words;
+
+  DEVICE Cursor at(const Bf16Runs& weight, u32 row, u32 run) {
+    return {(const GLOBAL u32x4*)weight.parts.codes + ((u64)row * weight.runs + run) * 4};
+  }
+  MEMBER void ask(Bf16Runs::Stored& s, u32 step) const {
+    UNROLL for (u32 i = 0; i < 4; i++) s.words[i] = words[step * STEP_CHUNKS * 4 + i];
   }
 };
 

@@ -112,6 +112,7 @@ def _nvidia_kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
     for name in (f for f in FORMATS if f not in AFFINE_FORMATS):
         lines |= nvidia_expert_kernels(name, name, FORMATS[name].parts(1, 256), ())
+    lines |= nvidia_expert_kernels("bf16", "bf16", ("dense",), ())
     for fmt, dtypes in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         lines |= nvidia_expert_kernels(weight_name(fmt, dtypes), fmt.name, fmt.parts(1, 256), dtypes)
     return lines

@@ -111,8 +111,8 @@ class OneForm:
 
 
 def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:
-    """The same of those that only NVIDIA GPUs have: of one token in one launch."""
-    kind = f"({weight_type(format, dtypes)})"
+    """The same of those that only NVIDIA GPUs have: of one token in one launch, and of few."""
+    kind = "(Bf16Runs)" if format == "bf16" else f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
     weight = partial(weight_parameters, members)
     lines = {}

@@ -29,6 +29,7 @@ MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
 FEW_TOKENS = 16  # at most, for moe_rows.h: each is summed as alone
+FEW_COLUMNS = 32  # of which a row there has whole ones
 FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
 MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
 MATRIX_ROWS = 16  # sorted rows of an expert from which they are worth it
@@ -75,7 +76,8 @@ class Experts:
 
     def few(self, chip: Chip, tokens: int) -> bool:
         """Whether few rows go through NVIDIA's matrix units, each as it does alone: moe_rows.h."""
-        return bool(chip.multiprocessors) and self.kernel not in DENSE and tokens <= FEW_TOKENS
+        fits = self.kernel not in WIDE and self.columns % FEW_COLUMNS == 0
+        return bool(chip.multiprocessors) and fits and tokens <= FEW_TOKENS
 
     def on_matrix_units(self, tokens: int) -> bool:
         """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
@@ -224,11 +226,12 @@ def _rows(
     lanes, workgroups = down_geometry(weight, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
-    symbol = with_elements(f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}", weight.x)
+    symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):
         workgroups, symbol = ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
         shape = (*shape[:-2], workgroups, shape[-1])
-    launches = [Launch(symbol, inputs, (out,), shape, tiles * workgroups, chip.gemv_waves * WAVE)]
+    grid, threads = tiles * workgroups, chip.gemv_waves * WAVE
+    launches = [Launch(with_elements(symbol, weight.x), inputs, (out,), shape, grid, threads)]
     if matrix:
         whole = Output(f"{result}_whole", out.shape, weight.x, updates=result)
         scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)

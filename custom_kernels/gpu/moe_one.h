@@ -253,12 +253,17 @@ DEVICE void moe_one(const GLOBAL X* logits, const GLOBAL i32* positions, const G
   gate.runs = up.runs = s.hidden / W::RUN;
   down.runs = s.inner / W::RUN;
   const u32 nothing = s.choice.experts >> 16;  // 0, which the compiler does not know
-  typename W::Stored next[PART_STEPS][2] = {};
+  constexpr u32 AHEAD = STEPS_AHEAD<W>;
+  typename W::Stored next[AHEAD][2] = {};
   OneTask task;
+  TaskReader<W> reader;
+  const auto reader_for = [&](u32 unit, const OneTask& of) __attribute__((always_inline)) {
+    return p.is_down(unit) ? reader_of(down, down, of) : reader_of(gate, up, of);
+  };
   const auto ask_first = [&](u32 unit) __attribute__((always_inline)) {
     task = one_task(p, unit, wave, p.tasks(unit));
-    const TaskReader<W> reader = p.is_down(unit) ? reader_of(down, down, task) : reader_of(gate, up, task);
-    UNROLL for (u32 step = 0; step < PART_STEPS; step++) reader.ask(step, 0, next[step]);
+    reader = reader_for(unit, task);
+    UNROLL for (u32 step = 0; step < AHEAD; step++) reader.ask(step, 0, next[step]);
   };
   start_one<W, NORMED>(logits, correction, x, norm, counters, slots, s);
   if (position < 0) {  // padding
@@ -290,19 +295,19 @@ DEVICE void moe_one(const GLOBAL X* logits, const GLOBAL i32* positions, const G
       const bool same = coming < count;
       const u32 coming_unit = same ? unit : first ? after_first() : NO_TICKET;
       const OneTask then = one_task(p, coming_unit, same ? coming : wave, same ? count : p.tasks(coming_unit));
-      const TaskReader<W> reader = p.is_down(coming_unit) ? reader_of(down, down, then) : reader_of(gate, up, then);
       const u32 chunk = task.base + smaller(task.first + lane % 4, task.end - 1), own = task.end - task.first;
       const DiagonalBlock block = DiagonalBlock::at(words, chunk);
       f32 sum[1][2] = {};
       UNROLL for (u32 step = 0; step < PART_STEPS; step++) {
         if (step * STEP_CHUNKS < own) {
-          const typename W::Run run[2] = {W::run(next[step][0]), W::run(next[step][1])};
+          const typename W::Run run[2] = {W::run(next[step % AHEAD][0]), W::run(next[step % AHEAD][1])};
           const bool inside = step * STEP_CHUNKS + lane % 4 < own;
           add_step<1, W>(run, block, step * STEP_CHUNKS, 0, OneToken::sums + chunk, inside, sum);
         }
+        if (step + AHEAD == PART_STEPS) reader = reader_for(coming_unit, then);
         // What is loaded next depends on the sum, by nothing: else ptxas loads into other registers, and waits for them
         // when it moves them here.
-        reader.ask(step, after(sum[0][0], nothing), next[step]);
+        reader.ask((step + AHEAD) % PART_STEPS, after(sum[0][0], nothing), next[step % AHEAD]);
       }
       task = then;
       UNROLL for (u32 r = 0; r < 2; r++) {

@@ -54,7 +54,8 @@ def _parts(columns: int) -> int:
 
 def units_of(gate: Experts, down: Experts, biased: bool, multiprocessors: int) -> Units | None:
     """About a unit of each kind for each multiprocessor; None where x, h, the tasks or the biases do not fit."""
-    if not multiprocessors or gate.runs > STAGED - SLOTS or gate.k * down.runs > STAGED:
+    chunks, of_h = gate.columns // CHUNK, down.columns // CHUNK
+    if not multiprocessors or chunks > STAGED - SLOTS or gate.k * of_h > STAGED:
         return None
     all_tiles, most = ceil_div(gate.n, 8), MOST_ROUNDS * WAVES
     tiles = next(
@@ -88,7 +89,7 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     if gate is None or up != gate or not gate.few(chip, t) or logits != x:
         return None
     down = experts_of(a["format"], experts, gate.n, a["k"], own["down"], x)
-    if down is None or down.kernel != gate.kernel:
+    if down is None or down.kernel != gate.kernel or not down.few(chip, t):
         return None
     geometry = units_of(gate, down, form.biased, chip.multiprocessors)
     simple = t == 1 and a["groups"] <= MOST_GROUPS and a["k"] <= min(experts, MOST_CHOSEN)

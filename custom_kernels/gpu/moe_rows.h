@@ -28,11 +28,10 @@ DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns
     const u32 chunks = part < parts.count && end > chunk ? end - chunk : 0, from = chunks ? chunk : 0;
     return TaskReader<W>{{Cursor<W>::at(first, rows[0], from), Cursor<W>::at(second, rows[1], from)}, chunks};
   };
-  typename W::Stored next[PART_STEPS][2] = {};
-  {
-    const TaskReader<W> reader = reader_of(0);
-    UNROLL for (u32 step = 0; step < PART_STEPS; step++) reader.ask(step, 0, next[step]);
-  }
+  constexpr u32 AHEAD = STEPS_AHEAD<W>;
+  typename W::Stored next[AHEAD][2] = {};
+  TaskReader<W> reader = reader_of(0);
+  UNROLL for (u32 step = 0; step < AHEAD; step++) reader.ask(step, 0, next[step]);
   for (u32 part = 0; part < parts.count; part++) {
     const u32 begin = part * parts.size, of_stage = part % parts_of_stage * parts.size;
     if (part % parts_of_stage == 0) {
@@ -47,15 +46,15 @@ DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns
     }
     const u32 own = smaller(parts.size, parts.chunks - begin), chunk = of_stage + smaller(lane % 4, own - 1);
     const DiagonalBlock block = DiagonalBlock::at(words, chunk);
-    const TaskReader<W> reader = reader_of(part + 1);
     f32 sum[M][2] = {};
     UNROLL for (u32 step = 0; step < PART_STEPS; step++) {
       if (step * STEP_CHUNKS < own) {
-        const typename W::Run run[2] = {W::run(next[step][0]), W::run(next[step][1])};
+        const typename W::Run run[2] = {W::run(next[step % AHEAD][0]), W::run(next[step % AHEAD][1])};
         const bool inside = step * STEP_CHUNKS + lane % 4 < own;
         add_step<M, W>(run, block, step * STEP_CHUNKS, STRIDE, RowsStage::sums + chunk, inside, sum);
       }
-      reader.ask(step, 0, next[step]);
+      if (step + AHEAD == PART_STEPS) reader = reader_of(part + 1);
+      reader.ask((step + AHEAD) % PART_STEPS, 0, next[step % AHEAD]);
     }
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < 2; r++) {

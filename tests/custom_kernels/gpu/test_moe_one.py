@@ -77,7 +77,7 @@ def assert_near(y: np.ndarray, want: np.ndarray, dtype: str = "f32") -> None:
     assert np.linalg.norm(y.astype(np.float64) - want) < 2 * RELATIVE_L2[dtype] * np.linalg.norm(want)
 
 
-KINDS = (("mxfp4", "f16"), ("affine4_g64_bf16_bf16", "bf16"), ("q8_0", "f32"), ("nvfp4", "f32"))
+KINDS = (("mxfp4", "f16"), ("affine4_g64_bf16_bf16", "bf16"), ("q8_0", "f32"), ("nvfp4", "f32"), ("bf16", "f32"))
 
 
 @pytest.mark.parametrize(("name", "dtype"), KINDS)
@@ -171,6 +171,7 @@ ALONE = [
     ("mxfp4", (544, 64), "f32", {}),
     ("affine4_g64_bf16_bf16", (576, 64), "bf16", GROUPS),
     ("nvfp4", (544, 64), "f16", {}),
+    ("bf16", (544, 64), "bf16", {}),
 ]
 
 
