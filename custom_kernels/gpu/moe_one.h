@@ -255,8 +255,8 @@ DEVICE void moe_one(const GLOBAL X* logits, const GLOBAL i32* positions, const G
   const u32 nothing = s.choice.experts >> 16;  // 0, which the compiler does not know
   constexpr u32 AHEAD = STEPS_AHEAD<W>;
   typename W::Stored next[AHEAD][2] = {};
-  OneTask task;
-  TaskReader<W> reader;
+  OneTask task = {};
+  TaskReader<W> reader = reader_of(gate, up, task);
   const auto reader_for = [&](u32 unit, const OneTask& of) __attribute__((always_inline)) {
     return p.is_down(unit) ? reader_of(down, down, of) : reader_of(gate, up, of);
   };
