@@ -1,7 +1,7 @@
 """A mixture of experts of few tokens becomes fewer calls where the target has kernels for them.
 
-`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. Or the
-first two become `moe_chosen_gate_up`, whose choice the last takes as `moe_chosen_down`.
+`moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. Or
+the first two become `moe_chosen_gate_up`, whose choice the last takes as `moe_chosen_down`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from iree.compiler import ir
 
 from ..custom_kernels.ops.launch import LoweringRule
-from ..custom_kernels.ops.moe_matmul import DOWN, GATE_UP, part_names
+from ..custom_kernels.ops.moe_matmul import DOWN, GATE_UP
 from ..custom_kernels.ops.moe_route import NAME as ROUTE
 from .fuse_sums import CALL, target_of
 from .lower import call_attributes, operations, types_of
@@ -32,8 +32,8 @@ class Mixture:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of all three; `corrected` where the router's scores are, `added` where the last operand of `down` is a residual,
-        and the factor of what is added to it."""
+        """Of all three; `corrected` where the router's scores are, `added` where the last operand of `down` is a
+        residual, and the factor of what is added to it."""
         of_route, of_gate_up = call_attributes(self.route), call_attributes(self.gate_up)
         of_down = call_attributes(self.down)
         added = {"added": bool(of_down.get("added", False)), "added_scale": float(of_down.get("scale", 1.0))}
@@ -134,7 +134,6 @@ def _operands(mixture: Mixture) -> list[ir.Value]:
     x, *rest = mixture.gate_up.operands
     logits, positions, *correction = mixture.route.operands
     attributes = mixture.attributes
-    count = len(part_names(attributes["format"], 1, ir.RankedTensorType(x.type).shape[1]))
     weights, own = rest[4:], list(mixture.down.operands)[OF_DOWN:]
     residual = [own.pop()] if attributes["added"] else []
     norm = [weights.pop()] if attributes["normed"] else []

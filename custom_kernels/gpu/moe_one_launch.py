@@ -75,10 +75,9 @@ def units_of(gate: Experts, down: Experts, biased: bool, multiprocessors: int) -
 
 
 def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
-    """attributes: of `moe_route`, `moe_gate_up` and `moe_down` together, `corrected` where the router's scores are; `added`
-    and `added_scale` say of moe_down's residual.
-    types: of `operands_of`'s. None where more launches are needed: other chips, several tokens, more than a workgroup
-    can hold, or more buffers than a dispatch can have."""
+    """attributes: of `moe_route`, `moe_gate_up` and `moe_down` together, `corrected` where the router's scores are;
+    `added` and `added_scale` are of moe_down's residual. types: of `operands_of`'s. None where more launches are
+    needed: other chips, several tokens, more than a workgroup can hold, or more buffers than a dispatch can have."""
     a = attributes
     form = OneForm(a["corrected"], a["biased"], a["normed"], a["added"])
     ((t, experts), logits), ((_, hidden), x) = types[0], types[2]

@@ -12,6 +12,7 @@ from kernel_tolerances import ARRAYS, RELATIVE_L2
 from moe_cases import DEFAULTS, expected, problem, route_logits
 
 from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
+from strixhlo.custom_kernels.gpu.moe_kernels import OneForm
 from strixhlo.custom_kernels.gpu.moe_launches import moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
 from strixhlo.custom_kernels.gpu.moe_pairs_launches import moe_down, moe_gate_up
@@ -27,14 +28,14 @@ COUNTED = np.zeros(SCRATCH_WORDS + COUNTER_WORDS, np.int32)
 GROUPS = {"scoring": "sigmoid", "groups": 4, "group_k": 2, "group_top": 1}
 ATTRIBUTES = DEFAULTS | {
     "k": 3, "normalize": True, "corrected": False, "activation": "silu", "limit": 0.0, "biased": False,
-    "normed": False, "epsilon": 0.0, "offset": 0.0,
+    "normed": False, "epsilon": 0.0, "offset": 0.0, "added": False, "added_scale": 1.0,
 }  # fmt: skip
 
 
 def lowered(v: dict[str, np.ndarray], format: str, chip=H200, **how) -> Lowering | None:
     attributes = ATTRIBUTES | {"format": format} | how
-    flags = (attributes[name] for name in ("biased", "normed", "corrected"))
-    names = operands_of(format, v["x"].shape[1], *flags)
+    form = OneForm(*(attributes[name] for name in ("corrected", "biased", "normed", "added")))
+    names = operands_of(format, v["x"].shape[1], form)
     lowering = moe_one(chip, attributes, [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names])
     assert lowering is None or lowering.operands == names
     return lowering
@@ -148,6 +149,8 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
     own = {"format": format, "k": 3, "biased": biased}
     router = tuple(n for n in ("logits", "positions", "correction") if n in v)
     routing = routing | {"biased": "correction" in v}
+    added, last = {"added": "residual" in v, "scale": 0.5}, ("residual",) * ("residual" in v)
+    of_down = ("h", "weights", "places", *routed)
     calls = (
         (lambda a, t: moe_route(a, t), DEFAULTS | {"k": 3, "normalize": True} | routing, router),
         (
@@ -155,7 +158,7 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
             own | {"activation": "silu", "limit": 0.0, "normed": True} | rms,
             ("x", *routed, *parts["gate"], *parts["up"], *biases[0], "norm"),
         ),
-        (lambda a, t: moe_down(H200, a, t), own, ("h", "weights", "places", *routed, *parts["down"], *biases[1])),
+        (lambda a, t: moe_down(H200, a, t), own | added, (*of_down, *parts["down"], *biases[1], *last)),
     )
     values = dict(v)
     for rule, attributes, names in calls:
@@ -177,8 +180,8 @@ ALONE = [
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "routing"), ALONE)
 def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, name, shape, dtype, routing):
-    """Tokens of which some share experts, with norm, biases and correction; all in one launch, and in the launches of
-    several."""
+    """Tokens of which some share experts, with norm, biases, a correction or a residual; all in one launch, and in the
+    launches of several."""
     format, rms, biased = name.removesuffix("_bf16_bf16"), {"epsilon": 1e-3, "offset": 1.0}, name == "mxfp4"
     v = problem(format, 5, biased, shape=shape, narrow=format != name)
     logits = route_logits("random", 5, 8) * 0.3
@@ -188,10 +191,14 @@ def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, 
     v |= {"positions": np.arange(5, dtype=np.int32)}
     if routing:
         v["correction"] = np.linspace(0.2, -0.3, 8, dtype=np.float32)
+    else:
+        v["residual"] = v["x"][::-1].copy()
+    how = {"biased": biased, "normed": True, "corrected": bool(routing), "added": not routing, "added_scale": 0.5}
     together = in_steps(run_nvidia_launches, v, format, biased, rms, routing)
     for token in (0, 4):
-        alone = v | {n: v[n][token : token + 1] for n in ("x", "logits", "positions")}
-        one = lowered(alone, format, biased=biased, normed=True, corrected="correction" in v, **rms, **routing)
+        of_token = ("x", "logits", "positions", *(("residual",) if "residual" in v else ()))
+        alone = v | {n: v[n][token : token + 1] for n in of_token}
+        one = lowered(alone, format, **how, **rms, **routing)
         assert one
         y = run_nvidia_launches(one.launches, alone)["y"]
         assert y[0].tobytes() == together[token].tobytes()
