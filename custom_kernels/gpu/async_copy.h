@@ -1,4 +1,4 @@
-// Copies of 16 or 4 bytes from global into local memory that go on while the wave computes. A lane waits for its own copies
+// Copies of 16, 8 or 4 bytes from global into local memory that go on while the wave computes. A lane waits for its own copies
 // only: `wave_meets` makes them visible to the wave. Elsewhere than on NVIDIA a copy is done at once.
 #pragma once
 
@@ -15,6 +15,10 @@ DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) {
   } else {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
   }
+}
+DEVICE void copy_half_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there) {
+  const u32 at = (u32)(u64)to, size = there ? 8u : 0u;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
 }
 // 4 bytes, of which the first `size` are read, and the others zero.
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
@@ -33,6 +37,7 @@ DEVICE void wave_meets() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"
 
 template <bool = true>
 DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { *to = there ? *from : (u32x4)0u; }
+DEVICE void copy_half_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there) { *to = there ? *from : (u32x2)0u; }
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;
   for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);

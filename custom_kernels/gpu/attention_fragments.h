@@ -7,6 +7,7 @@
 
 #include "cache.h"
 #include "fragments.h"
+#include "mma.h"
 
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
 #define CONVERTS_E4M3  // in one instruction
@@ -137,29 +138,28 @@ DEVICE CacheHalves<COUNT> cache_halves(const CachePiece<T, COUNT>& piece) {
   return h;
 }
 
-// Of 16 keys and 32 dimensions a lane loads KEY_PIECES pieces of 8: piece p of key `key_of_piece(p)` from dimension
-// `dimension_of_piece(p)` on. `key_factor` makes the factor of half h of the dimensions. Queries, in local memory, have
-// dimension d of each 32 at `place_of(d)`.
+// Queries, in local memory, have dimension d of each 32 at `place_of(d)`.
 //
 // A factor of queries has 16 rows: 16 queries of one term, or 8 of two, the second terms after the first. Of the scores a
-// lane has COUNT: n of the query `query(r)` for r = local(n), and of key `key(n)`.
-//
-// Of 16 keys and GROUP dimensions of values a lane loads the pieces of VALUE_KEYS keys; `value_factor` makes that of tile t
-// of TILES. What is mixed of it lies in lanes as the scores do, in chunks of PIECE neighbouring dimensions.
+// lane has COUNT: n of the query `query(r)` for r = local(n), and of key `first_key() + further(n)`.
 #if defined(__NVPTX__)
 
-inline constexpr u32 KEY_PIECES = 2, VALUE_KEYS = 4;
-DEVICE u32 place_of(u32 d) { return d % 8 / 4 * 16 + d % 4 / 2 * 8 + d / 8 * 2 + d % 2; }
-DEVICE u32 key_of_piece(u32 p) { return lane_id() / 4 + 8 * p; }
-DEVICE u32 dimension_of_piece(u32) { return lane_id() % 4 * 8; }
-DEVICE u32 row_of_piece(u32 row, u32 p) { return shuffle_bits(row, key_of_piece(p)); }
-DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) {
-  return {{x[0].of[2 * h], x[1].of[2 * h], x[0].of[2 * h + 1], x[1].of[2 * h + 1]}};
+// What a lane of key_factors (cache_factors.h) has of fp8 is 4 neighbouring dimensions.
+template <class T>
+DEVICE u32 place_of(u32 d) { return sizeof(T) == 1 ? d / 16 * 16 + d % 4 / 2 * 8 + d % 16 / 4 * 2 + d % 2 : d; }
+template <class M>
+DEVICE void multiply_pairs(const Factor& a, const Factor& pairs, Tile& c) {  // which one load of the matrices gives
+  UNROLL for (u32 half = 0; half < 2; half++) {
+    f32(&of)[8] = c.of;
+    Products sums = {{of[4 * half], of[4 * half + 1], of[4 * half + 2], of[4 * half + 3]}};
+    multiply_16x8<M>(a.of, pairs.of[2 * half], pairs.of[2 * half + 1], sums);
+    UNROLL for (u32 i = 0; i < 4; i++) of[4 * half + i] = sums.of[i];
+  }
 }
 template <class M>
-DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply<M>(queries, keys, scores); }
+DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_pairs<M>(queries, keys, scores); }
 template <class M>
-DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply<M>(weights, values, mixed); }
+DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_pairs<M>(weights, values, mixed); }
 
 template <u32 TERMS>
 struct InLane {
@@ -167,7 +167,8 @@ struct InLane {
   DEVICE u32 element(u32 n) { return TERMS == 2 ? n % 2 + n / 2 * 4 : n; }
   DEVICE u32 local(u32 n) { return TERMS == 2 ? 0 : n % 4 / 2; }
   DEVICE u32 query(u32 r) { return lane_id() / 4 + 8 * r; }
-  DEVICE u32 key(u32 n) { return lane_id() % 4 * 2 + n % 2 + element(n) / 4 * 8; }
+  DEVICE u32 first_key() { return lane_id() % 4 * 2; }
+  DEVICE u32 further(u32 n) { return n % 2 + element(n) / 4 * 8; }
   DEVICE f32 score(const Tile& t, u32 n) { return TERMS == 2 ? t.of[element(n)] + t.of[element(n) + 2] : t.of[n]; }
   DEVICE f32 mixed(const Tile& t, u32 n) { return score(t, n); }
   DEVICE f32 whole(f32 mixed) { return mixed; }
@@ -187,42 +188,33 @@ struct InLane {
   }
 };
 // Over the lanes that have other keys of the same queries.
-DEVICE f32 largest_of_keys(f32 v) {
-  v = larger(v, shuffle(v, lane_id() ^ 1));
-  return larger(v, shuffle(v, lane_id() ^ 2));
+DEVICE f32 of_other(f32 v, u32 mask) {  // what lane l ^ mask has
+  return __builtin_bit_cast(f32, __nvvm_shfl_sync_bfly_i32(0xffffffffu, __builtin_bit_cast(i32, v), (i32)mask, 31));
 }
-DEVICE f32 sum_of_keys(f32 v) { return sum_over(v, 4); }
-
-template <u32 DIMENSIONS>
-struct ValueGroup {
-  static constexpr u32 PIECE = 8, GROUP = 64, TILES = 4;
-  DEVICE u32 key(u32 k) { return lane_id() % 4 * 2 + k % 2 + k / 2 * 8; }
-  DEVICE u32 row(u32 row, u32 k) { return shuffle_bits(row, key(k)); }
-  DEVICE u32 dimension() { return lane_id() / 4 * 8; }
-  DEVICE Factor factor(const CacheHalves<8> (&x)[VALUE_KEYS], u32 t) {
-    return {{low_halves(x[0].of[t], x[1].of[t]), high_halves(x[0].of[t], x[1].of[t]), low_halves(x[2].of[t], x[3].of[t]),
-             high_halves(x[2].of[t], x[3].of[t])}};
-  }
-  // Calls f(local query, first dimension in the group, PIECE values) for what a lane has of the group.
-  template <u32 COUNT, class F>
-  DEVICE void chunks(const f32 (&mixed)[TILES][COUNT], F f) {
-    UNROLL for (u32 c = 0; c < COUNT / 2; c++) {
-      f32 values[8];
-      UNROLL for (u32 i = 0; i < 8; i++) values[i] = mixed[i / 2][c + i % 2 * (COUNT / 2)];
-      f(c / 2, 8 * (lane_id() % 4 * 2 + c % 2), values);
-    }
-  }
-};
+DEVICE f32 higher_of(f32 a, f32 b) { return __nvvm_fmax_f(a, b); }
+DEVICE f32 largest_of_keys(f32 v) {
+  v = higher_of(v, of_other(v, 1));
+  return higher_of(v, of_other(v, 2));
+}
+DEVICE f32 sum_of_keys(f32 v) {
+  v += of_other(v, 2);
+  return v + of_other(v, 1);
+}
 
 #else
 
+// Of 16 keys and 32 dimensions a lane loads KEY_PIECES pieces of 8 of key `lane % 16`: piece p from dimension
+// `dimension_of_piece(p)` on. `key_factor` makes the factor of half h of the dimensions.
+//
+// Of 16 keys and GROUP dimensions of values a lane loads the pieces of VALUE_KEYS keys; `value_factor` makes that of tile t
+// of TILES. What is mixed of it lies in lanes as the scores do, in chunks of PIECE neighbouring dimensions.
 #if defined(__GFX12__)
 inline constexpr u32 KEY_PIECES = 2, VALUE_KEYS = 8;
 #else
 inline constexpr u32 KEY_PIECES = 4, VALUE_KEYS = 16;
 #endif
+template <class T>
 DEVICE u32 place_of(u32 d) { return d; }
-DEVICE u32 row_of_piece(u32 row, u32) { return row; }
 template <class M>
 DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply<M>(keys, queries, scores); }
 template <class M>
@@ -245,14 +237,15 @@ DEVICE u32 bits_of_sixteenth(u32 v) {
 }
 DEVICE f32 of_eighth(f32 v) { return __builtin_bit_cast(f32, bits_of_eighth(__builtin_bit_cast(u32, v))); }
 DEVICE f32 of_sixteenth(f32 v) { return __builtin_bit_cast(f32, bits_of_sixteenth(__builtin_bit_cast(u32, v))); }
+DEVICE f32 higher_of(f32 a, f32 b) { return larger(a, b); }
 DEVICE f32 largest_of_keys(f32 v) { return larger(v, of_sixteenth(v)); }
 DEVICE f32 sum_of_keys(f32 v) { return v + of_sixteenth(v); }
 
 #if defined(__GFX12__)
-DEVICE u32 key_of_piece(u32) { return lane_id() % 16; }
 DEVICE u32 dimension_of_piece(u32 p) { return 16 * p + lane_id() / 16 * 8; }
 DEVICE Factor key_factor(const CacheHalves<8> (&x)[KEY_PIECES], u32 h) { return {__builtin_bit_cast(s16x8, x[h])}; }
 DEVICE u32 key_of_row(u32 i) { return i + lane_id() / 16 * 8; }
+inline constexpr u32 KEY_STEP = 1;  // between rows
 DEVICE u32 key_of_value(u32 k) { return k + lane_id() / 16 * 8; }
 DEVICE u32 row_of_value(u32 row, u32 k) { return shuffle_bits(row, key_of_value(k)); }
 inline constexpr u32 PAIRS = 4;
@@ -261,9 +254,9 @@ DEVICE u32 second_of_pair(u32 j) { return 2 * j + 1; }
 DEVICE Factor factor_of(const u32 (&own)[4]) { return {__builtin_bit_cast(s16x8, u32x4{own[0], own[1], own[2], own[3]})}; }
 DEVICE Factor weights_of(const u32 (&own)[4]) { return factor_of(own); }
 #else
-DEVICE u32 key_of_piece(u32) { return lane_id() % 16; }
 DEVICE u32 dimension_of_piece(u32 p) { return 8 * p; }
 DEVICE u32 key_of_row(u32 i) { return 2 * i + lane_id() / 16; }
+inline constexpr u32 KEY_STEP = 2;  // between rows
 DEVICE u32 key_of_value(u32 k) { return k; }
 DEVICE u32 row_of_value(u32 row, u32 k) { return broadcast_bits(row, k); }
 // A factor has the even keys first, which lanes below 16 have scores of.
@@ -304,7 +297,8 @@ struct InLane {
   static constexpr u32 COUNT = 8, QUERIES = 1;
   DEVICE u32 local(u32) { return 0; }
   DEVICE u32 query(u32) { return lane_id() % (16 / TERMS); }
-  DEVICE u32 key(u32 n) { return key_of_row(n); }
+  DEVICE u32 first_key() { return key_of_row(0); }
+  DEVICE u32 further(u32 n) { return KEY_STEP * n; }
   DEVICE f32 score(const Tile& t, u32 n) { return TERMS == 2 ? t.of[n] + of_eighth(t.of[n]) : t.of[n]; }
   DEVICE f32 mixed(const Tile& t, u32 n) { return t.of[n]; }
   DEVICE f32 whole(f32 mixed) { return TERMS == 2 ? mixed + of_eighth(mixed) : mixed; }

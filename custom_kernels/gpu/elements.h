@@ -73,3 +73,6 @@ DEVICE void store4(GLOBAL BF16* y, u64 i, f32x4 v) {
   const u32x2 pairs = {bf16_bits(v[0]) | (u32)bf16_bits(v[1]) << 16, bf16_bits(v[2]) | (u32)bf16_bits(v[3]) << 16};
   ((GLOBAL u32x2*)y)[i] = pairs;
 }
+DEVICE void store2(GLOBAL f32* y, u64 i, f32 a, f32 b) { ((GLOBAL f32x2*)y)[i] = f32x2{a, b}; }
+DEVICE void store2(GLOBAL f16* y, u64 i, f32 a, f32 b) { ((GLOBAL f16x2*)y)[i] = f16x2{(f16)a, (f16)b}; }
+DEVICE void store2(GLOBAL BF16* y, u64 i, f32 a, f32 b) { ((GLOBAL u32*)y)[i] = bf16_bits(a) | (u32)bf16_bits(b) << 16; }

@@ -3,43 +3,107 @@
 #pragma once
 
 #include "attention.h"
+#if defined(__AMDGCN__)
 #include "attention_fragments.h"
+#else
+#include "cache_factors.h"
+#include "launch_local.h"
+#endif
 
 // Weights are up to two to the power of this, so that small ones are no subnormal float16 numbers.
 template <class M>
 inline constexpr f32 WEIGHT_SHIFT = __is_same(M, f16) ? 10.0f : 0.0f;
-inline constexpr u32 LEAST_SHARE = 128;     // positions of a split
-#if defined(__AMDGCN__)
-inline constexpr u32 LARGEST_AHEAD = 0, LARGEST_KEPT = 0, LARGEST_EARLY = 0, MOST_AT_ONCE = 2;
-#else  // the CPU too, so that its tests go the same way
-inline constexpr u32 LARGEST_AHEAD = 128, LARGEST_KEPT = 256;  // head dimensions (of all blocks) that registers hold
-inline constexpr u32 LARGEST_EARLY = 128, MOST_AT_ONCE = 4;    // values before scores; slices of 32 dimensions of keys
-#endif
+inline constexpr u32 LEAST_SHARE = 128;  // positions of a split
 
 // The largest divisor of n that is not above `most`.
 constexpr u32 part_of(u32 n, u32 most) { return n % most ? part_of(n, most - 1) : most; }
 
-template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+template <class X, class T, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
 struct FlashShape {
   static constexpr bool FEW = MOST_BLOCKS == 0;
   static constexpr u32 TERMS = FEW || __is_same(X, f32) ? 2 : 1, QUERIES = 16 / TERMS, BLOCKS = FEW ? 1 : MOST_BLOCKS;
-  static constexpr u32 PARTS = DV > 2 * MOST_PART ? 4 : DV > MOST_PART ? 2 : 1, PART = DV / PARTS;
+  // Waves that share wide values of few rows share tiles of keys too, which have room for more of them then.
+  static constexpr u32 MOST = FEW && DV <= 256 && MOST_PART > 128 ? 128 : MOST_PART;
+  static constexpr u32 PARTS = DV > 2 * MOST ? 4 : DV > MOST ? 2 : 1, PART = DV / PARTS;
   static constexpr u32 KEY_WAVES = FEW ? ATTENTION_WAVES / PARTS : 1, ROW_WAVES = FEW ? 1 : ATTENTION_WAVES / PARTS;
   static constexpr u32 ROWS_OF_WAVE = QUERIES * BLOCKS, ROWS = ROWS_OF_WAVE * ROW_WAVES;
   static constexpr u32 STRIDE = D + 8;  // rows in different banks, 16-byte aligned
+#if defined(__AMDGCN__)
   using Values = ValueGroup<PART>;
+#else
+  using Values = RingValues<T>;
+#endif
   static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
 };
 
-template <class X, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
+template <class X, class T, u32 D, u32 DV, u32 MOST_BLOCKS, u32 MOST_PART>
 struct FlashTiles {
-  using S = FlashShape<X, D, DV, MOST_BLOCKS, MOST_PART>;
+  using S = FlashShape<X, T, D, DV, MOST_BLOCKS, MOST_PART>;
   LOCAL_ARRAY static inline u32x4 q[16 * S::BLOCKS * S::ROW_WAVES * S::STRIDE / 8];
   LOCAL_ARRAY static inline f32 factor[S::ROWS];
   LOCAL_ARRAY static inline i32 first[S::ROWS], last[S::ROWS];
   LOCAL_ARRAY static inline f32 peak[S::KEY_WAVES][S::QUERIES], total[S::KEY_WAVES][S::QUERIES];
+  // Where the mixes of waves with the same rows meet.
+#if defined(__AMDGCN__)
   LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
+  DEVICE LOCAL f32* meeting() { return mixed; }
+#else
+  DEVICE LOCAL f32* meeting() { return (LOCAL f32*)launch_local(); }
+#endif
 };
+
+DEVICE i32 shuffled(i32 v, u32 lane) { return (i32)shuffle_bits((u32)v, lane); }
+DEVICE i32 largest_of_wave(i32 v) {
+#if defined(__NVPTX__)
+  asm volatile("redux.sync.max.s32 %0, %0, 0xffffffff;" : "+r"(v));
+  return v;
+#else
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v = larger(v, shuffled(v, lane_id() ^ mask));
+  return (i32)broadcast_bits((u32)v, 0);
+#endif
+}
+DEVICE u32 any_of_wave(u32 v) {
+#if defined(__NVPTX__)
+  asm volatile("redux.sync.or.b32 %0, %0, 0xffffffff;" : "+r"(v));
+  return v;
+#else
+  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v |= shuffle_bits(v, lane_id() ^ mask);
+  return broadcast_bits(v, 0);
+#endif
+}
+// Bits `from` to `to`, of those that there are.
+DEVICE u32 bits_between(i32 from, i32 to) {
+  const u32 above = to < 0 ? 0u : to >= 31 ? ~0u : (2u << to) - 1u;
+  const u32 below = from <= 0 ? 0u : from >= 32 ? ~0u : (1u << from) - 1u;
+  return above & ~below;
+}
+
+// Positions that rows see: from `begin` to `end` any of them, from `highest` to `lowest` all.
+struct SeenPositions {
+  i32 begin = 0x7fffffff, end = -1, highest = 0, lowest = 0x7fffffff;
+
+  __attribute__((always_inline)) void add(i32 first, i32 last) {
+    if (last < first) return;
+    begin = smaller(begin, first);
+    end = larger(end, last);
+    highest = larger(highest, first);
+    lowest = smaller(lowest, last);
+  }
+  // Of all lanes.
+  __attribute__((always_inline)) void meet() {
+    begin = -largest_of_wave(-begin);
+    end = largest_of_wave(end);
+    highest = largest_of_wave(highest);
+    lowest = -largest_of_wave(-lowest);
+  }
+  __attribute__((always_inline)) bool may_have_holes(i32 window) const {
+    return window < 0 ? end > lowest : window > 0 && end - lowest > window;
+  }
+};
+DEVICE i32 last_seen(i32 position, const AttentionShape& s) { return smaller(position, (i32)(s.blocks * s.block_size) - 1); }
+DEVICE i32 first_seen_of(i32 position, const AttentionShape& s) {
+  return position < 0 ? (i32)(s.blocks * s.block_size) : first_seen(position, (i32)s.window);
+}
 
 // The rows of one workgroup: query head and token of each.
 struct FlashRows {
@@ -68,17 +132,29 @@ struct FlashRows {
   __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
     return (u64)token(s, i) * s.q_heads + head(i);
   }
+  // What ROWS of them see.
+  template <u32 ROWS>
+  __attribute__((always_inline)) SeenPositions seen(const GLOBAL i32* positions, const AttentionShape& s) const {
+    SeenPositions all;
+    UNROLL for (u32 i = 0; i < ROWS; i += WAVE) {
+      const u32 own = i + lane_id();
+      const i32 position = own < ROWS && inside(own) ? positions[token(s, own)] : -1;
+      all.add(first_seen_of(position, s), last_seen(position, s));
+    }
+    all.meet();
+    return all;
+  }
+  // Whether one of ROWS of them sees a position.
+  template <u32 ROWS>
+  __attribute__((always_inline)) bool see(const GLOBAL i32* positions, i32 position, const AttentionShape& s) const {
+    bool any = false;
+    _Pragma("unroll 1") for (u32 i = 0; i < ROWS && inside(i); i++) {
+      const i32 own = positions[token(s, i)];
+      any = any || (position >= first_seen_of(own, s) && position <= last_seen(own, s));
+    }
+    return any;
+  }
 };
-
-DEVICE i32 shuffled(i32 v, u32 lane) { return (i32)shuffle_bits((u32)v, lane); }
-DEVICE i32 largest_of_wave(i32 v) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v = larger(v, shuffled(v, lane_id() ^ mask));
-  return (i32)broadcast_bits((u32)v, 0);
-}
-DEVICE u32 any_of_wave(u32 v) {
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) v |= shuffle_bits(v, lane_id() ^ mask);
-  return broadcast_bits(v, 0);
-}
 
 // Positions of a split, of `count` that are seen.
 DEVICE i32 split_share(i32 count, u32 splits) {
@@ -86,12 +162,34 @@ DEVICE i32 split_share(i32 count, u32 splits) {
   return (i32)(share < LEAST_SHARE ? LEAST_SHARE : ceil_div(share, 64) * 64);
 }
 
+// The positions of a split that rows see.
+struct SplitPositions {
+  i32 begin, end;
+
+  template <bool SPLIT>
+  DEVICE SplitPositions of(const SeenPositions& seen, u32 split, u32 splits) {
+    SplitPositions p = {seen.begin, seen.end};
+    if constexpr (SPLIT) {
+      if (p.any()) {
+        const i32 share = split_share(p.end - p.begin + 1, splits);
+        p.begin += (i32)split * share;
+        p.end = smaller(p.end, p.begin + share - 1);
+      }
+    }
+    return p;
+  }
+  __attribute__((always_inline)) bool any() const { return end >= begin; }
+};
+
 // From positions to rows of a pool.
 struct PagedRows {
   const GLOBAL i32* table;
   u32 block_size, shift, pool_rows;
   i32 end;  // the last position that may be asked for
 
+  DEVICE PagedRows of(const GLOBAL i32* table, const FlashRows& rows, const AttentionShape& s, i32 end) {
+    return {table + (u64)rows.sequence * s.blocks, s.block_size, 31u - (u32)__builtin_clz(s.block_size), s.pool_rows, end};
+  }
   __attribute__((always_inline)) u32 of(i32 position) const {
     const u32 p = (u32)smaller(position, end);
     const bool power = (block_size & (block_size - 1)) == 0;
@@ -100,12 +198,28 @@ struct PagedRows {
   }
 };
 
+// Where a pool's keys of the layer and the head begin.
+DEVICE u64 pool_offset(const FlashRows& rows, const AttentionShape& s) {
+  return (u64)s.layer * s.pool_rows * (s.kv_heads * s.head_dim) + rows.kv_head * s.head_dim;
+}
+
+// Neighbouring results from `at` on.
+template <class Y, u32 PIECE>
+DEVICE void store_piece(GLOBAL Y* out, u64 at, const f32 (&v)[PIECE]) {
+  if constexpr (PIECE % 4 == 0) {
+    UNROLL for (u32 c = 0; c < PIECE; c += 4) store4(out, (at + c) / 4, f32x4{v[c], v[c + 1], v[c + 2], v[c + 3]});
+  } else if constexpr (PIECE == 2) {
+    store2(out, at / 2, v[0], v[1]);
+  } else {
+    UNROLL for (u32 c = 0; c < PIECE; c++) store(out, at + c, v[c]);
+  }
+}
+
 // Queries into local memory as factors of M, each row times a power of two that makes its largest about 1.
 template <class X, class T, class Shape, class Tiles, u32 SLICES>
 DEVICE void prepare_queries(const GLOBAL X* q, const GLOBAL i32* positions, const AttentionShape& s,
                             const FlashRows& rows) {
   using M = typename Multiplied<T>::Type;
-  const i32 context = (i32)(s.blocks * s.block_size);
   LOCAL u16* tile = (LOCAL u16*)Tiles::q;
   const u32 lane = lane_id();
   constexpr u32 OF_WAVE = Shape::ROWS / ATTENTION_WAVES, TOGETHER = OF_WAVE < 4 ? OF_WAVE : 4;
@@ -126,7 +240,7 @@ DEVICE void prepare_queries(const GLOBAL X* q, const GLOBAL i32* positions, cons
       const u32 exponent = __builtin_bit_cast(u32, maximum_over_wave(most)) >> 23;
       const u32 clipped = exponent < 1 ? 1 : smaller(exponent, 253u);
       const f32 down = __builtin_bit_cast(f32, (254u - clipped) << 23), up = __builtin_bit_cast(f32, clipped << 23);
-      LOCAL u16* to = tile + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * Shape::STRIDE + place_of(lane);
+      LOCAL u16* to = tile + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * Shape::STRIDE + place_of<T>(lane);
       UNROLL for (u32 j = 0; j < SLICES; j++) {
         const f32 x = v[c][j] * down;
         const u16 high = bits_of<M>(x);
@@ -136,8 +250,8 @@ DEVICE void prepare_queries(const GLOBAL X* q, const GLOBAL i32* positions, cons
       if (lane == 0) {
         const i32 position = rows.inside(i) ? positions[rows.token(s, i)] : -1;
         Tiles::factor[i] = up * s.scale * Multiplied<T>::UNIT * (s.softcap == 0.0f ? LOG2_E : 1.0f);
-        Tiles::last[i] = smaller(position, context - 1);
-        Tiles::first[i] = position < 0 ? context : first_seen(position, (i32)s.window);
+        Tiles::last[i] = last_seen(position, s);
+        Tiles::first[i] = first_seen_of(position, s);
       }
     }
   }
