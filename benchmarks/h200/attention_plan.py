@@ -99,6 +99,7 @@ def plan_of(shape: Shape) -> dict[str, Any]:
             "symbol": one.symbol,
             "workgroups": one.workgroups,
             "threads": one.threads,
+            "local": one.local_memory,
             "scalars": one.scalars,
             "buffers": [*one.inputs, *(o.name for o in one.outputs)],
         }

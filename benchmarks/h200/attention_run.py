@@ -29,7 +29,7 @@ def _launch(kernels: CudaKernels, plan: dict[str, Any], buffers: Buffers, layer:
     for i, step in enumerate(plan["steps"]):
         scalars = [layer, *step["scalars"][1:]] if i == 0 else step["scalars"]
         pointers = [buffers[name].data_ptr() for name in step["buffers"]]
-        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, scalars)
+        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, scalars, step["local"])
 
 
 def check(kernels: CudaKernels, case: dict[str, Any], stored: dict[str, np.ndarray]) -> str:

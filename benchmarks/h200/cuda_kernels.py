@@ -9,6 +9,9 @@ from pathlib import Path
 import torch
 
 
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
+
+
 class CudaKernels:
     """The kernels of a PTX file, launched on a stream of their own."""
 
@@ -27,18 +30,26 @@ class CudaKernels:
             raise SystemExit(f"CUDA: {(text.value or b'unknown error').decode()}")
 
     def launch(
-        self, symbol: str, workgroups: int, threads: int, pointers: Sequence[int], scalars: Sequence[int]
+        self,
+        symbol: str,
+        workgroups: int,
+        threads: int,
+        pointers: Sequence[int],
+        scalars: Sequence[int],
+        local: int = 0,
     ) -> None:
-        """One launch: pointers, then int32 scalars."""
+        """One launch: pointers, then int32 scalars; local: bytes of local memory, the same for all of a symbol's."""
         if symbol not in self._functions:
             function = ctypes.c_void_p()
             self._ok(self._cuda.cuModuleGetFunction(ctypes.byref(function), self._module, symbol.encode()))
+            if local:
+                self._ok(self._cuda.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, local))
             self._functions[symbol] = function
         values = [*map(ctypes.c_uint64, pointers), *map(ctypes.c_int32, scalars)]
         arguments = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
         sizes = (workgroups, 1, 1, threads, 1, 1)
         stream = ctypes.c_void_p(self.stream.cuda_stream)
-        self._ok(self._cuda.cuLaunchKernel(self._functions[symbol], *sizes, 0, stream, arguments, None))
+        self._ok(self._cuda.cuLaunchKernel(self._functions[symbol], *sizes, local, stream, arguments, None))
 
 
 def graph_seconds(stream: torch.cuda.Stream, work: Callable[[], object], replays: int = 7) -> float:

@@ -16,9 +16,18 @@ DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
   }
 }
-DEVICE void copy_half_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there) {
-  const u32 at = (u32)(u64)to, size = there ? 8u : 0u;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" : : "r"(at), "l"(from), "r"(size) : "memory");
+// 16 or 8 bytes; zero unless `there`, without the arithmetic that a size takes.
+DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) {
+  asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p;}"
+               :
+               : "r"((u32)(u64)to), "l"(from), "r"((u32)there)
+               : "memory");
+}
+DEVICE void copy_if_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there) {
+  asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 8, p;}"
+               :
+               : "r"((u32)(u64)to), "l"(from), "r"((u32)there)
+               : "memory");
 }
 // 4 bytes, of which the first `size` are read, and the others zero.
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
@@ -37,7 +46,8 @@ DEVICE void wave_meets() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"
 
 template <bool = true>
 DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { *to = there ? *from : (u32x4)0u; }
-DEVICE void copy_half_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there) { *to = there ? *from : (u32x2)0u; }
+template <class V>
+DEVICE void copy_if_async(LOCAL V* to, const GLOBAL V* from, bool there) { *to = there ? *from : (V)0u; }
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;
   for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);

@@ -17,6 +17,7 @@ from .elements import OF
 FLOAT32_QUERIES = {64: 8, 128: 8, 256: 8, 1024: 2}
 POOLS = {"fp8": "fp8", "f16": "f16", "bf16": "BF16"}  # type of a pool on the matrix units -> its type in cache.h
 MOST_KEY, MOST_VALUE = 576, 512  # head dimensions on the matrix units
+NARROW = 128  # head dimensions of which a ring has more keys
 _FLASH = re.compile(r"strixhlo_attention_(few|b[12])(_split)?_(fp8|f16|bf16)_d(\d+)_v(\d+)p(\d+)")
 
 
@@ -39,6 +40,16 @@ def flash_symbol(pool: str, head_dim: int, value_dim: int, blocks: int, part: in
     key, step = -(-head_dim // 32) * 32, 64 * parts_of(value_dim, part)
     kind = f"b{blocks}" if blocks else "few"
     return f"strixhlo_attention_{kind}{'_split' if split else ''}_{pool}_d{key}_v{-(-value_dim // step) * step}p{part}"
+
+
+def flash_local_memory(symbol: str) -> int:
+    """Bytes of local memory that a launch of the kernel gives on NVIDIA's GPUs: RING of flash_ring.h; 0 for a kernel that
+    is none on the matrix units."""
+    found = _FLASH.fullmatch(symbol)
+    if found is None:
+        return 0
+    few, wide = found[1] == "few", int(found[4]) > NARROW
+    return ((76 if wide else 70) if few else (60 if wide else 53)) * 1024
 
 
 def flash_line(symbol: str) -> str | None:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from ..choices import Question
 from ..ops.cache_types import BYTES
 from ..ops.launch import Dimension, Launch, Output, float_bits
-from .attention_kernels import FLOAT32_QUERIES, MOST_KEY, MOST_VALUE, POOLS, flash_symbol, parts_of
+from .attention_kernels import (
+    FLOAT32_QUERIES,
+    MOST_KEY,
+    MOST_VALUE,
+    POOLS,
+    flash_local_memory,
+    flash_symbol,
+    parts_of,
+)
 from .elements import with_elements
 from .launches import GFX1151, Chip
 
@@ -58,6 +66,7 @@ def attention_launches(
     if found is None:
         return None
     symbol, tiles, splits = found
+    local = flash_local_memory(symbol) if chip.rings else 0
     symbol, workgroups = with_elements(symbol, x), heads * tiles
     # A kernel without sinks reads nothing of what stands in their place.
     inputs = ("q", "k_pool", "v_pool", "block_table", "positions", "sinks" if sinks else "q")
@@ -65,13 +74,13 @@ def attention_launches(
     scalars = (*shape, block_size, window, float_bits(scale), float_bits(softcap), int(sinks))
     result = Output("y", (tokens, q_heads, value_dim), x)
     if splits == 1:
-        return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS),)
+        return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS, local_memory=local),)
     parts = Output("parts", (tokens, q_heads, splits, value_dim), "f32")
     peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
     combine, rows_of_y = with_elements("strixhlo_attention_combine", x), tokens * q_heads
     of_combine = (value_dim, splits, q_heads, int(sinks))
     return (
-        Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS),
+        Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS, local_memory=local),
         Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, rows_of_y, THREADS),
     )
 

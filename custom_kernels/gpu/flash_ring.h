@@ -51,7 +51,7 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
 
   // Where a wave copies from, and which part of a workgroup's work it has.
   struct Place {
-    const GLOBAL T *key_pool, *value_pool;
+    const GLOBAL u8 *key_pool, *value_pool;
     PagedRows paged;
     FlashRows rows;
     const GLOBAL i32* positions;
@@ -71,15 +71,15 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     if (place.holes) seen = seen && place.rows.template see<Shape::ROWS>(place.positions, position, s);
     return place.paged.of(position) | (seen ? 0u : 0x80000000u);
   }
-  // Piece `column` of a row that has `bytes`, and of which the rest is zero.
-  DEVICE void copy_piece(LOCAL u8* to, const GLOBAL T* row, u32 column, u32 bytes, bool whole) {
-    const GLOBAL u8* from = (const GLOBAL u8*)row + 16 * column;
+  // Piece `column` of a row that has `bytes`; zero where nothing is, and unless `there`.
+  DEVICE void copy_piece(LOCAL u8* to, const GLOBAL u8* row, u32 column, u32 bytes, bool there, bool aligned) {
+    const GLOBAL u8* from = row + 16 * column;
     to += 16 * column;
-    if (sizeof(T) > 1 || whole) {
-      copy_async((LOCAL u32x4*)to, (const GLOBAL u32x4*)from, 16 * column < bytes);
+    if (sizeof(T) > 1 || aligned) {
+      copy_if_async((LOCAL u32x4*)to, (const GLOBAL u32x4*)from, there && 16 * column < bytes);
     } else {
       UNROLL for (u32 h = 0; h < 16; h += 8) {
-        copy_half_async((LOCAL u32x2*)(to + h), (const GLOBAL u32x2*)(from + h), 16 * column + h < bytes);
+        copy_if_async((LOCAL u32x2*)(to + h), (const GLOBAL u32x2*)(from + h), there && 16 * column + h < bytes);
       }
     }
   }
@@ -88,21 +88,22 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   DEVICE void ask(LOCAL u8* stage, const Place& place, u32 row, const AttentionShape& s) {
     constexpr u32 PIECES = D * sizeof(T) / 16, VALUE_PIECES = SAME ? 0 : DV * sizeof(T) / 16;
     constexpr u32 ROWS = KEYS / Stages::TEAM, LANES = lanes_of_row(PIECES, ROWS), AT_ONCE = WAVE / LANES;
-    const u32 lane = lane_id(), from = Stages::TEAM == 1 ? 0 : wave_id() * ROWS, width = s.kv_heads * s.head_dim;
-    const bool whole = s.head_dim % 16 == 0;
+    const u32 lane = lane_id(), from = Stages::TEAM == 1 ? 0 : wave_id() * ROWS, width = s.kv_heads * s.head_dim * sizeof(T);
+    constexpr u32 COLUMNS = (PIECES + LANES - 1) / LANES;
+    const bool aligned = s.head_dim % 16 == 0;
     LOCAL u8* values = stage + KEYS * Stages::KEY_STRIDE;
     UNROLL for (u32 i = 0; i < ROWS; i += AT_ONCE) {
-      const u32 key = from + i + lane / LANES;
-      const u32 flagged = shuffle_bits(row, key);
+      const u32 key = from + i + lane / LANES, flagged = shuffle_bits(row, key);
+      const bool there = (i32)flagged >= 0;
       const u64 at = (u64)(flagged & 0x7fffffffu) * width;
-      const u32 bytes = flagged >> 31 ? 0 : s.head_dim * sizeof(T), value_bytes = flagged >> 31 ? 0 : s.value_dim * sizeof(T);
-      UNROLL for (u32 c = 0; c < PIECES; c += LANES) {
-        const u32 column = c + lane % LANES;
-        if (c + LANES <= PIECES || column < PIECES) {
-          copy_piece(stage + key * Stages::KEY_STRIDE, place.key_pool + at, column, bytes, whole);
+      UNROLL for (u32 c = 0; c < COLUMNS; c++) {
+        const u32 column = c * LANES + lane % LANES;
+        if (c * LANES + LANES <= PIECES || column < PIECES) {
+          copy_piece(stage + key * Stages::KEY_STRIDE, place.key_pool + at, column, s.head_dim * sizeof(T), there, aligned);
         }
-        if (c + LANES <= VALUE_PIECES || column < VALUE_PIECES) {
-          copy_piece(values + key * Stages::VALUE_STRIDE, place.value_pool + at, column, value_bytes, whole);
+        if (c * LANES + LANES <= VALUE_PIECES || column < VALUE_PIECES) {
+          copy_piece(values + key * Stages::VALUE_STRIDE, place.value_pool + at, column, s.value_dim * sizeof(T), there,
+                     aligned);
         }
       }
     }
@@ -237,8 +238,8 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     place.begin = split.begin + (Stages::ALONE ? (i32)(place.key_wave * KEYS) : 0);
     place.ring = (LOCAL u8*)launch_local();
     const u64 at = pool_offset(rows, s);
-    place.key_pool = k_pool + at;
-    place.value_pool = v_pool + at;
+    place.key_pool = (const GLOBAL u8*)(k_pool + at);
+    place.value_pool = (const GLOBAL u8*)(v_pool + at);
     constexpr u32 OF_TEAM = Stages::stages(false) * Stages::bytes(false);
     if constexpr (Stages::ALONE) place.ring += wave * OF_TEAM;
     if (!split.any()) {

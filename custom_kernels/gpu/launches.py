@@ -51,6 +51,7 @@ class Chip:
     attention_wanted: int = 80  # workgroups of attention that keep it busy
     attention_blocks: int = 1  # of 16 rows for a wave of attention with many
     attention_part: int = 128  # dimensions of values that a wave of it has, at most
+    rings: bool = False  # whether attention's keys and values go through local memory (flash_ring.h): NVIDIA's GPUs
     multiprocessors: int = 0  # where a mixture of experts of one token is one launch (NVIDIA): its workgroups
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
@@ -71,6 +72,7 @@ H200 = Chip(
     attention_wanted=264,
     attention_blocks=2,
     attention_part=256,
+    rings=True,
     origin="measured",
 )
 
