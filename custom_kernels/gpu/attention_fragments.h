@@ -7,7 +7,6 @@
 
 #include "cache.h"
 #include "fragments.h"
-#include "mma.h"
 
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
 #define CONVERTS_E4M3  // in one instruction
@@ -140,67 +139,10 @@ DEVICE CacheHalves<COUNT> cache_halves(const CachePiece<T, COUNT>& piece) {
 
 // Queries, in local memory, have dimension d of each 32 at `place_of(d)`.
 //
-// A factor of queries has 16 rows: 16 queries of one term, or 8 of two, the second terms after the first. Of the scores a
+// An `Operand` of queries has 16 rows: 16 queries of one term, or 8 of two, the second terms after the first. Of the scores a
 // lane has COUNT: n of the query `query(r)` for r = local(n), and of key `first_key() + further(n)`.
-#if defined(__NVPTX__)
-
-// What a lane of key_factors (cache_factors.h) has of fp8 is 4 neighbouring dimensions.
-template <class T>
-DEVICE u32 place_of(u32 d) { return sizeof(T) == 1 ? d / 16 * 16 + d % 4 / 2 * 8 + d % 16 / 4 * 2 + d % 2 : d; }
-template <class M>
-DEVICE void multiply_pairs(const Factor& a, const Factor& pairs, Tile& c) {  // which one load of the matrices gives
-  UNROLL for (u32 half = 0; half < 2; half++) {
-    f32(&of)[8] = c.of;
-    Products sums = {{of[4 * half], of[4 * half + 1], of[4 * half + 2], of[4 * half + 3]}};
-    multiply_16x8<M>(a.of, pairs.of[2 * half], pairs.of[2 * half + 1], sums);
-    UNROLL for (u32 i = 0; i < 4; i++) of[4 * half + i] = sums.of[i];
-  }
-}
-template <class M>
-DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply_pairs<M>(queries, keys, scores); }
-template <class M>
-DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply_pairs<M>(weights, values, mixed); }
-
-template <u32 TERMS>
-struct InLane {
-  static constexpr u32 COUNT = 8 / TERMS, QUERIES = 2 / TERMS;
-  DEVICE u32 element(u32 n) { return TERMS == 2 ? n % 2 + n / 2 * 4 : n; }
-  DEVICE u32 local(u32 n) { return TERMS == 2 ? 0 : n % 4 / 2; }
-  DEVICE u32 query(u32 r) { return lane_id() / 4 + 8 * r; }
-  DEVICE u32 first_key() { return lane_id() % 4 * 2; }
-  DEVICE u32 further(u32 n) { return n % 2 + element(n) / 4 * 8; }
-  DEVICE f32 score(const Tile& t, u32 n) { return TERMS == 2 ? t.of[element(n)] + t.of[element(n) + 2] : t.of[n]; }
-  DEVICE f32 mixed(const Tile& t, u32 n) { return score(t, n); }
-  DEVICE f32 whole(f32 mixed) { return mixed; }
-  DEVICE bool writes() { return true; }
-  template <class M>
-  DEVICE Factor weights(const f32 (&p)[COUNT]) {
-    if constexpr (TERMS == 1) {
-      return {{pair_of<M>(p[0], p[1]), pair_of<M>(p[2], p[3]), pair_of<M>(p[4], p[5]), pair_of<M>(p[6], p[7])}};
-    } else {
-      const u32 a = pair_of<M>(p[0], p[1]), b = pair_of<M>(p[2], p[3]);
-      return {{a, rest<M>(p[0], p[1], a), b, rest<M>(p[2], p[3], b)}};
-    }
-  }
-  template <class M>
-  DEVICE u32 rest(f32 a, f32 b, u32 pair) {
-    return pair_of<M>(a - number_of<M>((u16)pair), b - number_of<M>((u16)(pair >> 16)));
-  }
-};
-// Over the lanes that have other keys of the same queries.
-DEVICE f32 of_other(f32 v, u32 mask) {  // what lane l ^ mask has
-  return __builtin_bit_cast(f32, __nvvm_shfl_sync_bfly_i32(0xffffffffu, __builtin_bit_cast(i32, v), (i32)mask, 31));
-}
-DEVICE f32 higher_of(f32 a, f32 b) { return __nvvm_fmax_f(a, b); }
-DEVICE f32 largest_of_keys(f32 v) {
-  v = higher_of(v, of_other(v, 1));
-  return higher_of(v, of_other(v, 2));
-}
-DEVICE f32 sum_of_keys(f32 v) {
-  v += of_other(v, 2);
-  return v + of_other(v, 1);
-}
-
+#if !defined(__AMDGCN__)
+#include "cache_factors.h"
 #else
 
 // Of 16 keys and 32 dimensions a lane loads KEY_PIECES pieces of 8 of key `lane % 16`: piece p from dimension
@@ -215,25 +157,19 @@ inline constexpr u32 KEY_PIECES = 4, VALUE_KEYS = 16;
 #endif
 template <class T>
 DEVICE u32 place_of(u32 d) { return d; }
+using Operand = Factor;
+DEVICE Operand load_rows(const LOCAL u16* rows, u32 stride) { return load_factor(rows, stride); }
 template <class M>
-DEVICE void score(const Factor& queries, const Factor& keys, Tile& scores) { multiply<M>(keys, queries, scores); }
+DEVICE void score(const Operand& queries, const Operand& keys, Tile& scores) { multiply<M>(keys, queries, scores); }
 template <class M>
-DEVICE void mix(const Factor& weights, const Factor& values, Tile& mixed) { multiply<M>(values, weights, mixed); }
+DEVICE void mix(const Operand& weights, const Operand& values, Tile& mixed) { multiply<M>(values, weights, mixed); }
 
 // What lane l ^ 8, and lane l ^ 16, has.
 DEVICE u32 bits_of_eighth(u32 v) {
-#if defined(__AMDGCN__)
   return (u32)__builtin_amdgcn_update_dpp(0, (i32)v, 0x128, 15, 15, true);  // row_ror:8
-#else
-  return shuffle_bits(v, lane_id() ^ 8);
-#endif
 }
 DEVICE u32 bits_of_sixteenth(u32 v) {
-#if defined(__AMDGCN__)
   return (u32)__builtin_amdgcn_permlanex16((i32)v, (i32)v, 0x76543210, (i32)0xfedcba98, true, false);
-#else
-  return shuffle_bits(v, lane_id() ^ 16);
-#endif
 }
 DEVICE f32 of_eighth(f32 v) { return __builtin_bit_cast(f32, bits_of_eighth(__builtin_bit_cast(u32, v))); }
 DEVICE f32 of_sixteenth(f32 v) { return __builtin_bit_cast(f32, bits_of_sixteenth(__builtin_bit_cast(u32, v))); }
@@ -264,16 +200,10 @@ inline constexpr u32 PAIRS = 8;
 DEVICE u32 first_of_pair(u32 j) { return 4 * (j % 4) + j / 4; }
 DEVICE u32 second_of_pair(u32 j) { return 4 * (j % 4) + 2 + j / 4; }
 DEVICE Factor factor_of(const u32 (&words)[8]) {
-  Factor f;
-#if defined(__AMDGCN__)
   typedef u32 u32x8 __attribute__((ext_vector_type(8)));
   u32x8 all;
   UNROLL for (u32 i = 0; i < 8; i++) all[i] = words[i];
-  f.of = __builtin_bit_cast(s16x16, all);
-#else
-  for (u32 i = 0; i < 8; i++) f.of[i] = words[i];
-#endif
-  return f;
+  return {__builtin_bit_cast(s16x16, all)};
 }
 DEVICE Factor weights_of(const u32 (&own)[4]) {
   const bool second = lane_id() >= 16;

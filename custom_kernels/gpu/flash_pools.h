@@ -30,7 +30,7 @@ struct FlashPools : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y, 1> 
       UNROLL for (u32 h = 0; h < 2; h++) {
         UNROLL for (u32 b = 0; b < BLOCKS; b++) {
           const u32 step = 32 * (slice + j) + 16 * h;
-          score<M>(load_factor(tile + 16 * b * Shape::STRIDE + step, Shape::STRIDE), key_factor(x, h), scores[0][b]);
+          score<M>(load_rows(tile + 16 * b * Shape::STRIDE + step, Shape::STRIDE), key_factor(x, h), scores[0][b]);
         }
       }
     }
@@ -40,7 +40,7 @@ struct FlashPools : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y, 1> 
   template <bool MASKED>
   __attribute__((always_inline)) void take(const Tile (&scores)[1][BLOCKS], i32 tile, const GLOBAL T* pool, u32 row,
                                            const AttentionShape& s, u32 part) {
-    Factor weights[1][BLOCKS];
+    Operand weights[1][BLOCKS];
     f32 kept[BLOCKS][Own::QUERIES];
     const u32 seen = this->template weigh_all<MASKED>(scores, tile, s, weights, kept);
     const u32 width = s.kv_heads * s.head_dim;
@@ -58,7 +58,7 @@ struct FlashPools : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y, 1> 
       }
       UNROLL for (u32 t = 0; t < Values::TILES; t++) {
         Tile sums[BLOCKS] = {};
-        const Factor value = Values::factor(x, t);
+        const Operand value = Values::factor(x, t);
         UNROLL for (u32 b = 0; b < BLOCKS; b++) mix<M>(weights[0][b], value, sums[b]);
         this->add(g, t, sums, kept);
       }

@@ -47,7 +47,7 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   static constexpr bool KEEP = !Stages::WIDE && D * BLOCKS <= 128;  // queries in registers
   static constexpr bool TAKES_TURNS = Shape::FEW && !Stages::ALONE;  // the waves at the keys of a tile
 
-  Factor kept_q[KEEP ? BLOCKS * D / 16 : 1];
+  Operand kept_q[KEEP ? BLOCKS * D / 16 : 1];
 
   // Where a wave copies from, and which part of a workgroup's work it has.
   struct Place {
@@ -111,27 +111,27 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
 
   __attribute__((always_inline)) void score_slice(Tile (&scores)[TILES][BLOCKS], const LOCAL u16* queries,
                                                   const LOCAL u8* keys, u32 j) {
-    Factor x[TILES][2];
+    Operand x[TILES][2];
     UNROLL for (u32 u = 0; u < TILES; u++) {
-      key_factors<T>(keys + 16 * u * Stages::KEY_STRIDE + 32 * j * sizeof(T), Stages::KEY_STRIDE, x[u]);
+      key_operands<T>(keys + 16 * u * Stages::KEY_STRIDE + 32 * j * sizeof(T), Stages::KEY_STRIDE, x[u]);
     }
     UNROLL for (u32 h = 0; h < 2; h++) {
       UNROLL for (u32 b = 0; b < BLOCKS; b++) {
-        const Factor query = KEEP ? kept_q[KEEP ? b * (D / 16) + 2 * j + h : 0]
-                                  : load_factor(queries + 16 * b * Shape::STRIDE + 32 * j + 16 * h, Shape::STRIDE);
+        const Operand query = KEEP ? kept_q[KEEP ? b * (D / 16) + 2 * j + h : 0]
+                                  : load_rows(queries + 16 * b * Shape::STRIDE + 32 * j + 16 * h, Shape::STRIDE);
         UNROLL for (u32 u = 0; u < TILES; u++) score<M>(query, x[u][h], scores[u][b]);
       }
     }
   }
 
-  __attribute__((always_inline)) void mix_values(const Factor (&weights)[TILES][BLOCKS],
+  __attribute__((always_inline)) void mix_values(const Operand (&weights)[TILES][BLOCKS],
                                                  const f32 (&kept)[BLOCKS][Own::QUERIES], const LOCAL u8* values,
                                                  u32 stride) {
     UNROLL for (u32 d = 0; d < Shape::PART; d += 32) {
       if (Stages::WIDE) wave_meets();  // keeps the compiler from loading all values first, and running out of registers
-      Factor x[TILES][2];
+      Operand x[TILES][2];
       UNROLL for (u32 u = 0; u < TILES; u++) {
-        value_factors<T>(values + 16 * u * stride + d * sizeof(T), stride, x[u]);
+        value_operands<T>(values + 16 * u * stride + d * sizeof(T), stride, x[u]);
       }
       UNROLL for (u32 h = 0; h < 2; h++) {
         Tile sums[BLOCKS] = {};
@@ -153,16 +153,16 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     const i32 last = tile + (i32)(16 * TILES) - 1;
     if (tile > smaller(seen.end, place.paged.end) || last < seen.begin) return;
     const LOCAL u16* queries = (const LOCAL u16*)Tiles::q + place.row_wave * BLOCKS * 16 * Shape::STRIDE;
-    const LOCAL u8* keys = stage + from * Stages::KEY_STRIDE + key_row(Stages::KEY_STRIDE);
-    const LOCAL u8* values = stage + (SAME ? 0 : KEYS * Stages::KEY_STRIDE) + from * STRIDE + value_row(STRIDE);
-    values += place.part * Shape::PART * sizeof(T);
+    const LOCAL u8* keys = own_rows<true>(stage + from * Stages::KEY_STRIDE, Stages::KEY_STRIDE);
+    const LOCAL u8* first_values = stage + (SAME ? 0 : KEYS * Stages::KEY_STRIDE) + from * STRIDE;
+    const LOCAL u8* values = own_rows<false>(first_values + place.part * Shape::PART * sizeof(T), STRIDE);
     Tile scores[TILES][BLOCKS] = {};
     if constexpr (Stages::WIDE) {
       _Pragma("unroll 2") for (u32 j = 0; j < D / 32; j++) score_slice(scores, queries, keys, j);
     } else {
       UNROLL for (u32 j = 0; j < D / 32; j++) score_slice(scores, queries, keys, j);
     }
-    Factor weights[TILES][BLOCKS];
+    Operand weights[TILES][BLOCKS];
     f32 kept[BLOCKS][Own::QUERIES];
     if (tile < seen.highest || last > smaller(seen.lowest, place.paged.end)) {
       this->template weigh_all<true>(scores, tile, s, weights, kept);
@@ -213,7 +213,7 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
       const LOCAL u16* tile = (const LOCAL u16*)Tiles::q + row_wave * BLOCKS * 16 * Shape::STRIDE;
       UNROLL for (u32 b = 0; b < BLOCKS; b++) {
         UNROLL for (u32 j = 0; j < D / 16; j++) {
-          kept_q[b * (D / 16) + j] = load_factor(tile + 16 * b * Shape::STRIDE + 16 * j, Shape::STRIDE);
+          kept_q[b * (D / 16) + j] = load_rows(tile + 16 * b * Shape::STRIDE + 16 * j, Shape::STRIDE);
         }
       }
     }

@@ -3,10 +3,8 @@
 #pragma once
 
 #include "attention.h"
-#if defined(__AMDGCN__)
 #include "attention_fragments.h"
-#else
-#include "cache_factors.h"
+#if !defined(__AMDGCN__)
 #include "launch_local.h"
 #endif
 

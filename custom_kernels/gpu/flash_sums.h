@@ -61,7 +61,7 @@ struct FlashSums {
   // Scores to weights, and what the older sums must be multiplied with; returns which keys are seen, a bit each.
   template <bool MASKED>
   __attribute__((always_inline)) u32 weigh(const Tile (&scores)[TILES][BLOCKS], u32 b, i32 tile, const AttentionShape& s,
-                                           Factor (&weights)[TILES][BLOCKS], f32 (&kept)[Own::QUERIES]) {
+                                           Operand (&weights)[TILES][BLOCKS], f32 (&kept)[Own::QUERIES]) {
     f32 v[TILES][COUNT], most[Own::QUERIES];
     u32 seen = 0;
     UNROLL for (u32 u = 0; u < TILES; u++) {
@@ -109,7 +109,7 @@ struct FlashSums {
   // All scores of some tiles.
   template <bool MASKED>
   __attribute__((always_inline)) u32 weigh_all(const Tile (&scores)[TILES][BLOCKS], i32 tile, const AttentionShape& s,
-                                               Factor (&weights)[TILES][BLOCKS], f32 (&kept)[BLOCKS][Own::QUERIES]) {
+                                               Operand (&weights)[TILES][BLOCKS], f32 (&kept)[BLOCKS][Own::QUERIES]) {
     u32 seen = 0;
     UNROLL for (u32 b = 0; b < BLOCKS; b++) seen |= weigh<MASKED>(scores, b, tile, s, weights, kept[b]);
     if constexpr (MASKED) seen = any_of_wave(seen);
