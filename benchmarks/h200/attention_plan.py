@@ -57,6 +57,15 @@ def decoding() -> list[Shape]:
         )
         for heads in (16, 128)
     ]
+    for pool in ("f16", "fp8"):  # into other numbers of parts than the rule's 33
+        for splits in (16, 49):
+            for name, lengths, layers in (
+                ("1 x 32K", (32768,), 8),
+                ("8 x 32K", (32768,) * 8, 1),
+                ("8, ragged", RAGGED, 2),
+            ):
+                named = f"{name}, {splits} parts"
+                shapes.append(Shape(named, pool, "f16", 32, 8, 128, 1, lengths, layers, splits=splits))
     return shapes
 
 

@@ -36,6 +36,8 @@ def check(kernels: CudaKernels, case: dict[str, Any], stored: dict[str, np.ndarr
     """What is wrong with a small case, "" if nothing is."""
     want = stored.pop("want")
     buffers = {name: torch.from_numpy(a.copy()).cuda() for name, a in stored.items()} | _outputs(case)
+    if case["value_dim"]:
+        buffers["v_pool"] = buffers["k_pool"]  # as in a model: values begin their keys
     torch.cuda.synchronize()
     _launch(kernels, case, buffers, 0)
     torch.cuda.synchronize()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from host_kernels import RunLaunches
 
+from strixhlo.custom_kernels.gpu.attention_kernels import flash_local_memory
+from strixhlo.custom_kernels.gpu.elements import elements_of
 from strixhlo.custom_kernels.gpu.kernels import threads
 from strixhlo.custom_kernels.ops.launch import CounterSlot, Launch, Output
 
@@ -79,9 +81,11 @@ def recording(folder: Path, test: str, run: RunLaunches) -> RunLaunches:
 
 
 def on_nvidia(launch: Launch) -> Launch:
-    """With the counters of its own, and no more threads than the kernel has there: it goes on until all is done."""
+    """With the counters of its own, no more threads than the kernel has there (it goes on until all is done), and the
+    local memory that attention has there."""
     scalars = tuple(0 if isinstance(s, CounterSlot) else s for s in launch.scalars)
-    return replace(launch, scalars=scalars, threads=min(launch.threads, threads(launch.symbol)))
+    local = launch.local_memory or flash_local_memory(elements_of(launch.symbol)[0])
+    return replace(launch, scalars=scalars, threads=min(launch.threads, threads(launch.symbol)), local_memory=local)
 
 
 def _store(folder: Path, array: np.ndarray) -> str:

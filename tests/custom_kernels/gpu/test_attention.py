@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gfx1151_sim.kernel_machine import kernels_of, relatives
+from host_kernels import host, runner
 from ml_dtypes import bfloat16, float8_e4m3fn
 
 from strixhlo.compile.hsaco import code_objects, kernels
@@ -200,6 +201,21 @@ def test_every_value_of_a_pool(request, run_launches, pool):
     np.testing.assert_allclose(got[number], want[number], rtol=rounding, atol=0)
 
 
+@pytest.mark.parametrize("case", [FEW["latent"], MANY["latent, split"]], ids=["few", "many"])
+def test_values_that_begin_their_keys_are_read_with_them(case):
+    """One pool for both gives what two equal ones give, bit for bit, on the host, which goes NVIDIA's way."""
+
+    def with_one_pool(launch: Launch, buffers: list[np.ndarray]) -> None:
+        assert launch.inputs[1:3] == ("k_pool", "v_pool") or "combine" in launch.symbol
+        host()(launch, buffers if "combine" in launch.symbol else [*buffers[:2], *buffers[1:2], *buffers[3:]])
+
+    operands, _ = operands_of(case)
+    operands = operands | {"v_pool": operands["k_pool"]}
+    one, two = (runner(machine)(launches_of(case), operands)["y"] for machine in (with_one_pool, host()))
+    assert np.isfinite(one.astype(np.float32)).all()
+    assert one.tobytes() == two.tobytes()
+
+
 def test_a_decoded_row_does_not_depend_on_its_company(run_launches):
     """Alone and beside three others, with as many parts as a launch chooses for a long context."""
     case = Case("f16", 64, 4, 2, RAGGED[:1] + RAGGED[4:] + RAGGED[1:3], splits=4)
@@ -247,6 +263,20 @@ def test_parts_of_many_latent_heads_keep_the_chip_busy():
     for sequences in (1, 8):
         launches = attention_launches("f16", tokens=sequences, sequences=sequences, blocks_per_sequence=2048, **shape)
         assert launches and launches[0].workgroups >= 0.9 * H200.attention_wanted * sequences
+
+
+def test_local_memory_of_a_ring():
+    """On NVIDIA's GPUs alone, and with what a kernel names itself within 99 KiB, the least that one of them has."""
+    rows = {"tokens": 1, "sequences": 1, "blocks_per_sequence": 2048}
+    for head_dim, value_dim in ((64, 0), (128, 0), (256, 0), (576, 512)):
+        shape = {**LLAMA_8B, "head_dim": head_dim, "value_dim": value_dim, "kv_heads": 1, **rows}
+        given = {}
+        for chip in (GFX1151, H200):
+            launches = attention_launches("f16", chip=chip, **shape)
+            assert launches
+            given[chip] = launches[0].local_memory
+        queries = 2 * 64 * (head_dim + 8)
+        assert given[GFX1151] == 0 and 48 << 10 < given[H200] < (99 << 10) - queries // (2 if value_dim else 1)
 
 
 def test_the_cases_above_launch_every_float32_kernel():
