@@ -99,7 +99,9 @@ struct FlashSums {
     UNROLL for (u32 u = 0; u < TILES; u++) {
       UNROLL for (u32 n = 0; n < COUNT; n++) {
         const u32 r = Own::local(n);
-        v[u][n] = MASKED && v[u][n] == NOTHING ? 0.0f : exp2_fast(v[u][n] - base[r]);
+        // Where two terms hold it exactly, the weight of the peak is a power of two: the difference comes first.
+        const f32 above = Shape::TERMS == 2 ? (v[u][n] - peak[b][r]) + WEIGHT_SHIFT<M> : v[u][n] - base[r];
+        v[u][n] = MASKED && v[u][n] == NOTHING ? 0.0f : exp2_fast(above);
         total[b][r] += v[u][n];
       }
       weights[u][b] = Own::template weights<M>(v[u]);
