@@ -43,7 +43,7 @@ def flash_symbol(pool: str, head_dim: int, value_dim: int, blocks: int, part: in
 
 
 def flash_local_memory(symbol: str) -> int:
-    """Bytes of local memory that a launch of the kernel gives on NVIDIA's GPUs: RING of flash_ring.h; 0 for a kernel
+    """Bytes of local memory that a launch of the kernel gives on NVIDIA's GPUs: RING of flash_rows.h; 0 for a kernel
     that is none on the matrix units."""
     found = _FLASH.fullmatch(symbol)
     if found is None:

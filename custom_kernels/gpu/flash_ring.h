@@ -15,14 +15,12 @@ struct FlashStages {
   static constexpr u32 KEYS = FEW && !ALONE ? 16 * Shape::KEY_WAVES : 16 * TILES;             // of a tile
   static constexpr u32 TEAM = ALONE ? 1 : ATTENTION_WAVES;                                    // waves that share one
   static constexpr u32 KEY_STRIDE = D * sizeof(T) + 16, VALUE_STRIDE = DV * sizeof(T) + 16;   // rows in different banks
-  // Bytes of a workgroup; attention_kernels.py has the same.
-  static constexpr u32 RING = (FEW ? WIDE ? 76 : 70 : WIDE ? 60 : 53) * 1024;
 
   // same: values are what keys begin with.
   static constexpr u32 bytes(bool same) { return KEYS * (KEY_STRIDE + (same ? 0 : VALUE_STRIDE)); }
-  static constexpr u32 fitting(bool same) { return RING / (ATTENTION_WAVES / TEAM * bytes(same)); }
+  static constexpr u32 fitting(bool same) { return Shape::RING / (ATTENTION_WAVES / TEAM * bytes(same)); }
   static constexpr u32 stages(bool same) { return fitting(same) < 4 ? fitting(same) : 4; }
-  static_assert(fitting(false) >= 1 && RING <= LAUNCH_LOCAL);
+  static_assert(fitting(false) >= 1);
 };
 
 // Lanes that copy a row of so many pieces of 16 bytes, of `rows` of a wave.
@@ -236,7 +234,7 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     place.row_wave = Shape::FEW ? 0 : wave / Shape::PARTS;
     place.paged = PagedRows::of(block_table, rows, s, split.end);
     place.begin = split.begin + (Stages::ALONE ? (i32)(place.key_wave * KEYS) : 0);
-    place.ring = (LOCAL u8*)launch_local();
+    place.ring = (LOCAL u8*)launch_local<Shape::RING>();
     const u64 at = pool_offset(rows, s);
     place.key_pool = (const GLOBAL u8*)(k_pool + at);
     place.value_pool = (const GLOBAL u8*)(v_pool + at);

@@ -30,6 +30,8 @@ struct FlashShape {
   using Values = ValueGroup<PART>;
 #else
   using Values = RingValues<T>;
+  // Bytes of local memory for keys and values; attention_kernels.py has the same.
+  static constexpr u32 RING = (FEW ? D > 128 ? 76 : 70 : D > 128 ? 60 : 53) * 1024;
 #endif
   static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
 };
@@ -46,7 +48,7 @@ struct FlashTiles {
   LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
   DEVICE LOCAL f32* meeting() { return mixed; }
 #else
-  DEVICE LOCAL f32* meeting() { return (LOCAL f32*)launch_local(); }
+  DEVICE LOCAL f32* meeting() { return (LOCAL f32*)launch_local<S::RING>(); }
 #endif
 };
 

@@ -3,14 +3,15 @@
 
 #include "device.h"
 
-inline constexpr u32 LAUNCH_LOCAL = 98 * 1024;  // bytes: what a workgroup can have on every NVIDIA GPU
-
 #if defined(__NVPTX__)
 extern "C" LOCAL u32x4 strixhlo_local[];
+template <u32>
 DEVICE LOCAL u32x4* launch_local() { return strixhlo_local; }
 #else
+template <u32 BYTES>
 struct LaunchLocal {
-  LOCAL_ARRAY static inline u32x4 of[LAUNCH_LOCAL / 16];
+  LOCAL_ARRAY static inline u32x4 of[BYTES / 16];
 };
-DEVICE LOCAL u32x4* launch_local() { return LaunchLocal::of; }
+template <u32 BYTES>
+DEVICE LOCAL u32x4* launch_local() { return LaunchLocal<BYTES>::of; }
 #endif

@@ -2,21 +2,12 @@
 #pragma once
 
 #include "device.h"
+#include "launch_local.h"
 #include "weights.h"
 
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
 // Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a wide one, what an H100 has.
 inline constexpr u32 STRIPE_LOCAL = 98 * 1024, WIDE_STRIPE_LOCAL = 200 * 1024;
-
-#if defined(__NVPTX__)
-extern "C" LOCAL u32x4 strixhlo_local[];  // given by the launch
-DEVICE LOCAL u32x4* launch_local() { return strixhlo_local; }
-#else
-struct LaunchLocal {
-  LOCAL_ARRAY static inline u32x4 of[WIDE_STRIPE_LOCAL / 16];
-};
-DEVICE LOCAL u32x4* launch_local() { return LaunchLocal::of; }
-#endif
 
 // The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
 template <class W>

@@ -52,7 +52,7 @@ struct Stripes {
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
   static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
 
-  DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local(); }
+  DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local<LOCAL_BYTES>(); }
   // Block `block` of row `row` of x, of what is in local memory; its pieces are numbered as the waves take them.
   DEVICE LOCAL u8* x_of(u32 block, u32 row) { return local() + X_AT + (block * M + row) * OF_BLOCK; }
   // What products with a piece of a row of x are multiplied by, and the sum of a block of the row, of one group of it.
