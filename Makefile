@@ -15,7 +15,7 @@ KIT := artifacts/h200
 
 .PHONY: env demo test test-slow simulate table lint bench soak clean
 .PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
-.PHONY: bench-quality bench-programs predicted-table h200-kit cuda-kit cuda-results
+.PHONY: bench-quality bench-programs predicted-table h200-kit h200-few cuda-kit cuda-results
 
 env: $(STAMP)
 
@@ -109,6 +109,11 @@ h200-kit: $(DEMO)/cpu/build.json
 	$(BIN)/python benchmarks/h200_attention.py prepare $(KIT)/attention
 	$(BIN)/python benchmarks/h200_programs.py prepare $(KIT)/programs
 	$(BIN)/strixhlo tune $(DEMO) --target cuda:sm_89 --prepare $(KIT)/tune
+
+# For one run of a minute: all formats of few rows, each kernel's choices beside each other.
+#   python benchmarks/gpu_kernels.py run artifacts/h200/few
+h200-few: env
+	$(BIN)/python benchmarks/gpu_kernels.py prepare $(KIT)/few few
 
 # The tests of the GPU kernels for a machine with an NVIDIA GPU (tests/cuda_kit): what they launch is compiled into DIR.
 # There, in a checkout: python tests/cuda_kit run DIR; and here, once DIR/results came back: make cuda-results DIR=...
