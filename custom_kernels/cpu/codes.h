@@ -51,7 +51,17 @@ INLINE Codes load_bytes(const void* p, int64_t runs) {
   return split_halves(bytes.low, bytes.high);
 }
 
-#if STRIXHLO_AVX512
+#if STRIXHLO_VBMI
+// The weights' bits of plane p, one each at bit 4 + p of its byte, of 16 weights of every run; other bits are anything.
+// words: the 64 bits of a run's planes in both halves of its lane; one plane: two runs' words, the second for odd lanes.
+template <int PLANES>
+INLINE B plane_bits(__m512i words, int p, int half) {
+  B from;
+  UNROLL
+  for (int i = 0; i < 64; i++) from[i] = (32 * (PLANES == 1 ? i / 16 % 2 : p) + half * 16 + i % 16 - 4 - p) & 63;
+  return __builtin_bit_cast(B, _mm512_multishift_epi64_epi8(__builtin_bit_cast(__m512i, from), words));
+}
+#elif STRIXHLO_AVX512
 // Adds `value` to the weights whose bits are set: those of an even run are in its lane's bytes `first` and on, of an odd
 // run in bytes first + of_odd_run and on.
 INLINE __m512i add_bits(__m512i codes, __m512i words, int first, int of_odd_run, int8_t value) {
@@ -68,21 +78,34 @@ INLINE __m512i add_bits(__m512i codes, __m512i words, int first, int of_odd_run,
 template <int PLANES, bool FULL>
 INLINE Codes add_planes(Codes codes, const int32_t* high, int64_t runs) {
 #if STRIXHLO_AVX512
-  __m512i low = __builtin_bit_cast(__m512i, codes.low), up = __builtin_bit_cast(__m512i, codes.high);
   __m512i words;  // in the lane of each run its own words, and those of its neighbour
   if constexpr (PLANES == 1) {
     const __m128i all = FULL ? load<__m128i>(high) : _mm_maskz_loadu_epi32(__mmask8((1u << runs) - 1), high);
     words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1), _mm512_zextsi128_si512(all));
   } else {
     const __m256i all = FULL ? load<__m256i>(high) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), high);
+#if STRIXHLO_VBMI
+    words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_zextsi256_si512(all));
+#else
     words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), _mm512_zextsi256_si512(all));
+#endif
   }
+#if STRIXHLO_VBMI
+  UNROLL
+  for (int p = 0; p < PLANES; p++) {
+    codes.low |= plane_bits<PLANES>(words, p, 0) & B(16 << p);
+    codes.high |= plane_bits<PLANES>(words, p, 1) & B(16 << p);
+  }
+  return codes;
+#else
+  __m512i low = __builtin_bit_cast(__m512i, codes.low), up = __builtin_bit_cast(__m512i, codes.high);
   UNROLL
   for (int p = 0; p < PLANES; p++) {
     low = add_bits(low, words, 4 * p, 4 * PLANES, int8_t(16 << p));
     up = add_bits(up, words, 4 * p + 2, 4 * PLANES, int8_t(16 << p));
   }
   return {__builtin_bit_cast(B, low), __builtin_bit_cast(B, up)};
+#endif
 #elif STRIXHLO_AVX2
   __m128i words;
   if constexpr (PLANES == 1)
@@ -133,10 +156,13 @@ INLINE Codes split_nibbles(B packed) {
 #endif
 }
 
-// E2M1 codes -> twice the number, plus 12.
+// E2M1 codes -> twice the number, plus 12. Above the 4 bits of a code there may be anything where VBMI looks it up.
 INLINE B doubled_e2m1(B codes) {
   const B16 table = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-#if STRIXHLO_AVX512
+#if STRIXHLO_VBMI
+  const __m512i wide = _mm512_broadcast_i32x4(__builtin_bit_cast(__m128i, table));
+  return __builtin_bit_cast(B, _mm512_permutexvar_epi8(__builtin_bit_cast(__m512i, codes), wide));
+#elif STRIXHLO_AVX512
   const __m512i wide = _mm512_broadcast_i32x4(__builtin_bit_cast(__m128i, table));
   return __builtin_bit_cast(B, _mm512_shuffle_epi8(wide, __builtin_bit_cast(__m512i, codes)));
 #elif STRIXHLO_AVX2
@@ -261,6 +287,12 @@ INLINE Codes load_codes(const Parts& row, int64_t runs) {
   } else {
     const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
     if constexpr (Fmt::LAYOUT != PLANAR) {
+#if STRIXHLO_VBMI
+      if constexpr (Fmt::LAYOUT == FP4 && IN_PAIRS) {
+        const auto words = __builtin_bit_cast(__m512i, packed);
+        return {doubled_e2m1(packed), doubled_e2m1(__builtin_bit_cast(B, _mm512_srli_epi16(words, 4)))};
+      }
+#endif
       const Codes codes = IN_PAIRS ? Codes{packed & B(15), packed >> B(4)} : split_nibbles(packed);
       if constexpr (Fmt::LAYOUT == FP4) return {doubled_e2m1(codes.low), doubled_e2m1(codes.high)};
       return codes;

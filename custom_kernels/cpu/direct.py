@@ -14,7 +14,8 @@ from ..ops.launch import CounterSlot, Dimension, Launch
 DTYPES = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
 
-def _arguments(launch: Launch, buffers: Mapping[str, np.ndarray]) -> list[ctypes.c_void_p | ctypes.c_int64]:
+def launch_arguments(launch: Launch, buffers: Mapping[str, np.ndarray]) -> list[ctypes.c_void_p | ctypes.c_int64]:
+    """What a kernel takes before the number of a workgroup. ValueError for an array that is not contiguous."""
     written = [output.name for output in launch.outputs if not output.updates]
     arguments: list[ctypes.c_void_p | ctypes.c_int64] = []
     for name in (*launch.inputs, *written):
@@ -47,7 +48,7 @@ def run_launches(
                 buffers[output.name] = np.zeros(output.shape, DTYPES[output.dtype])
         function = getattr(library, launch.symbol)
         function.restype = None
-        arguments = _arguments(launch, buffers)
+        arguments = launch_arguments(launch, buffers)
         call = partial(function, *arguments)
         workgroups = map(ctypes.c_int64, range(launch.workgroups))
         list(map(call, workgroups) if pool is None else pool.map(call, workgroups))

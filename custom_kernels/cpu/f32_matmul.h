@@ -1,58 +1,15 @@
 // y = x * weight^T in float32, for any weight that can be read as float32 vectors (f32_weights.h).
 #pragma once
 #include "bf16_tiles.h"
-#include "f32_weights.h"
-#include "transpose.h"
-
-// The products of one run, in two sums: enough for the latency of a multiply-add.
-template <int M>
-INLINE void add_run(F (&acc)[M][2], const F (&w)[PER_RUN], const float* x, int64_t K, int64_t columns) {
-  UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int i = 0; i < PER_RUN; i++) {
-    const float* at = x + m * K + i * W;
-    const F part = columns == RUN ? load<F>(at) : load_part(at, max(min(columns - i * W, W), 0));
-    acc[m][i % 2] = fma(w[i], part, acc[m][i % 2]);
-  }
-}
-
-// Few rows of activations: each weight is read and decoded once. The order of every sum is the same for any M, so a
-// row's result does not depend on its company. y[m * N + i] for weight rows n + i, i < count <= W.
-template <class Weight, int M>
-static void f32_rows(const float* x, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N) {
-  const int64_t K = weight.K, runs = K / RUN;
-  F of_row[M][W], w[PER_RUN];
-  UNROLL
-  for (int m = 0; m < M; m++)
-    for (int r = 0; r < W; r++) of_row[m][r] = 0;
-  for (int64_t i = 0; i < count; i++) {
-    const typename Weight::Row row = weight.row(n + i);
-    typename Weight::Groups groups;
-    F acc[M][2];
-    UNROLL
-    for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = 0;
-    for (int64_t run = 0; run < runs; run += W) {
-      const int64_t here = min(runs - run, W);
-      Weight::load_groups(row, run, here, groups);
-      for (int64_t j = 0; j < here; j++) {
-        Weight::load_run(row, run + j, groups, j, RUN, w);
-        add_run(acc, w, x + (run + j) * RUN, K, RUN);
-      }
-    }
-    if (Weight::RAGGED && runs * RUN < K) {
-      Weight::load_run(row, runs, groups, 0, K - runs * RUN, w);
-      add_run(acc, w, x + runs * RUN, K, K - runs * RUN);
-    }
-    UNROLL
-    for (int m = 0; m < M; m++) of_row[m][i] = acc[m][0] + acc[m][1];
-  }
-  UNROLL
-  for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
-}
+#include "digits.h"
 
 // All of a workgroup's weight rows, `count`.
 template <class Weight, int M>
-INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N) {
+INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N,
+                     [[maybe_unused]] DigitStore& store) {
+#if STRIXHLO_VNNI
+  if constexpr (BY_DIGITS<Weight>) return digits_gemv<typename Weight::Of, M>(x, weight, n, y, count, N, store);
+#endif
   for (int64_t i = 0; i < count; i += W) f32_rows<Weight, M>(x, weight, n + i, min(count - i, W), y + i, N);
 }
 
@@ -160,7 +117,7 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
 // y[m * N + i] = row m of x times weight row n + i, i < count.
 template <class Weight>
 static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N,
-                       bool use_tiles = false) {
+                       DigitStore& store, bool use_tiles = false) {
   if (count <= 0) return;
   if (M >= 16) return f32_gemm(x, M, weight, n, y, count, N, use_tiles);
   for (int64_t m = 0; m < M;) {
@@ -168,13 +125,13 @@ static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t 
     float* to = y + m * N;
     const int64_t left = M - m;
     if (W == 16 && left >= 8) {  // narrower builds have too few registers
-      f32_gemv<Weight, W == 16 ? 8 : 4>(xm, weight, n, to, count, N), m += 8;
+      f32_gemv<Weight, W == 16 ? 8 : 4>(xm, weight, n, to, count, N, store), m += 8;
     } else if (left >= 4) {
-      f32_gemv<Weight, 4>(xm, weight, n, to, count, N), m += 4;
+      f32_gemv<Weight, 4>(xm, weight, n, to, count, N, store), m += 4;
     } else if (left >= 2) {
-      f32_gemv<Weight, 2>(xm, weight, n, to, count, N), m += 2;
+      f32_gemv<Weight, 2>(xm, weight, n, to, count, N, store), m += 2;
     } else {
-      f32_gemv<Weight, 1>(xm, weight, n, to, count, N), m += 1;
+      f32_gemv<Weight, 1>(xm, weight, n, to, count, N, store), m += 1;
     }
   }
 }

@@ -9,6 +9,7 @@ constexpr int PER_RUN = RUN / W;  // vectors of one run
 // Reads a quantized weight exactly as `formats.dequantize` defines it.
 template <class Fmt>
 struct QuantizedWeight {
+  using Of = Fmt;
   using Row = Parts;
   static constexpr bool RAGGED = false;  // K is a multiple of 32
   // Whether a run adds something after the scale. (Codes of a stream count from 0: minus zero is a minimum.)
@@ -33,8 +34,8 @@ struct QuantizedWeight {
     if constexpr (ADDS) store(groups.minimum[0], minimum.first);
     if constexpr (Fmt::GROUPS == 2) store(groups.scale[1], scale.second);
     if constexpr (Fmt::GROUPS == 2 && ADDS) store(groups.minimum[1], minimum.second);
-    __builtin_prefetch(advance(at.scale, PREFETCH / 8));
-    if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(at.minimum, PREFETCH / 8));
+    prefetch(advance(at.scale, PREFETCH / 8));
+    if constexpr (Fmt::MINIMUM) prefetch(advance(at.minimum, PREFETCH / 8));
     if constexpr (AS_BYTES) {
       for (int64_t r = 0; r < runs; r += RUNS) {
         const Parts from = after<Fmt>(at, r);
@@ -49,8 +50,8 @@ struct QuantizedWeight {
                                      F (&w)[PER_RUN]) {
     const uint8_t* at = start.codes + run * Fmt::CODE_BYTES;
     const int32_t* high = Fmt::PLANES > 0 ? start.high + run * Fmt::PLANES : nullptr;
-    __builtin_prefetch(at + PREFETCH);
-    if constexpr (Fmt::PLANES > 0) __builtin_prefetch(advance(high, PREFETCH / 4));
+    prefetch(at + PREFETCH);
+    if constexpr (Fmt::PLANES > 0) prefetch(advance(high, PREFETCH / 4));
     F scale[PER_RUN], minimum[PER_RUN];
     UNROLL
     for (int v = 0; v < PER_RUN; v++) {
@@ -188,7 +189,7 @@ struct DenseWeight {
     constexpr int64_t BYTES = RUN * sizeof(*start);
     const Row at = start + run * RUN;
     UNROLL
-    for (int64_t line = 0; line < BYTES; line += 64) __builtin_prefetch(advance(at, line + PREFETCH));
+    for (int64_t line = 0; line < BYTES; line += 64) prefetch(advance(at, line + PREFETCH));
     UNROLL
     for (int v = 0; v < PER_RUN; v++) {
       const int64_t left = columns - v * W;

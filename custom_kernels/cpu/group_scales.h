@@ -87,11 +87,25 @@ INLINE I load_bytes_part(const void* p, int64_t runs) {
 
 // 2^(bits - bias), bias 127 or 128; 255 is NaN.
 INLINE F powers_of_two(I bits, int bias) {
+#if STRIXHLO_AVX512
+  const __m512i above = __builtin_bit_cast(__m512i, bits - (bias - 126));  // the smallest that is a normal float
+  if (_mm512_cmple_epu32_mask(above, _mm512_set1_epi32(254 - (bias - 126))) == 0xffff)
+    return float_of((bits << 23) - ((bias - 127) << 23));
+#endif
   const I exponent = bits - (bias - 127);
   const I subnormal = exponent == 0 ? I(0x00400000) : I(0x00200000);
   const I finite = exponent > 0 ? exponent << 23 : subnormal;
   return float_of(bits == 255 ? I(0x7fc00000) : finite);
 }
+
+#if STRIXHLO_AVX512
+// 2^-8 of the numbers in the upper bytes: their fields where a float16 has them.
+INLINE F e4m3_in_upper_bytes(S numbers) {
+  const S half = (numbers >> S(1)) & S(int16_t(0xbf80));
+  const S nan = (half & S(0x7fff)) == S(0x3f80);
+  return F(_mm512_cvtph_ps(__builtin_bit_cast(__m256i, S(half | (nan & S(0x7e00))))));
+}
+#endif
 
 // E4M3 per 16 weights times one float32, halved for the doubled codes.
 INLINE GroupValues nvidia_scales(const void* values, float global_scale, int64_t runs) {
@@ -106,9 +120,14 @@ INLINE GroupValues nvidia_scales(const void* values, float global_scale, int64_t
     for (int i = 0; i < runs; i++) pairs[i] = load<uint16_t>(advance(values, 2 * i));
 #endif
   }
+#if STRIXHLO_AVX512
+  const S lower = __builtin_bit_cast(S, pairs) << S(8), upper = __builtin_bit_cast(S, pairs);
+  return {e4m3_in_upper_bytes(lower) * 128.0f * global_scale, e4m3_in_upper_bytes(upper) * 128.0f * global_scale};
+#else
   const Bytes first = __builtin_convertvector(Pairs(pairs & Pairs(255)), Bytes);
   const Bytes second = __builtin_convertvector(Pairs(pairs >> Pairs(8)), Bytes);
   return {floats_of_e4m3(first) * global_scale * 0.5f, floats_of_e4m3(second) * global_scale * 0.5f};
+#endif
 }
 
 template <class Fmt, bool FULL>

@@ -50,9 +50,10 @@ INLINE GroupValues group_totals(const Activations& x, int64_t run, int64_t runs,
 // What W runs are multiplied with: of M rows as they are.
 template <class Fmt>
 struct PlainRows {
+  static constexpr int DIGITS = 1;  // vectors of codes that make one of activations
   Activations x;
   template <bool FULL>
-  INLINE_MEMBER Codes codes(int m, int64_t run, int64_t runs) const {
+  INLINE_MEMBER Codes codes(int m, int, int64_t run, int64_t runs) const {
     return load_activations<Fmt, FULL>(row_of(x, m).q + run * RUN, runs);
   }
   template <bool FULL>
@@ -68,6 +69,7 @@ constexpr int64_t SEGMENT_RUNS = 512;  // of a row that is put in order, on the 
 // And of one row, put in order once for many weight rows.
 template <class Fmt>
 struct OrderedRow {
+  static constexpr int DIGITS = 1;
   alignas(64) int8_t q[SEGMENT_RUNS * RUN];
   alignas(64) float total[Fmt::GROUPS][SEGMENT_RUNS];
   const float* scales;
@@ -93,7 +95,7 @@ struct OrderedRow {
     }
   }
   template <bool FULL>
-  INLINE_MEMBER Codes codes(int, int64_t run, int64_t) const {
+  INLINE_MEMBER Codes codes(int, int, int64_t run, int64_t) const {
     return {load<B>(q + run * RUN), load<B>(q + run * RUN + 4 * W)};
   }
   template <bool FULL>
@@ -136,36 +138,79 @@ INLINE GroupValues added(const Parts& row, int64_t runs, const GroupValues& scal
   return values;
 }
 
+// The sums of one pair of rows: two, so that a multiply-add need not wait for the one before.
+struct Sums {
+  F of[2];
+};
+
+// Whether the zero leaves the integers as they are multiplied with the digits of activations: exactly, and for all weight
+// rows once.
+template <class Fmt, class Input>
+constexpr bool ZERO_OF_DIGITS = Input::DIGITS > 1 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
+template <class Fmt, class Input>
+constexpr bool ADDS_WITH = ADDS<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>;
+template <class Fmt>
+constexpr bool HALVES_APART = Fmt::GROUPS == 2 && !ALTERNATING<Fmt>;
+// Whether the products of 8 codes with three digits would not fit 32 bits, so that the highest one is summed apart.
+template <class Fmt, class Input>
+constexpr bool TOP_APART = Input::DIGITS > 1 && (Fmt::BITS == 8 || (Fmt::BITS == 6 && !HALVES_APART<Fmt>));
+
+// Whole numbers times RUNS runs of codes, the sums of 8 products in each lane.
+template <class Fmt, class Input>
+INLINE F products(const Codes& codes, const Codes (&xq)[Input::DIGITS], I start, const Input& x, int m, int64_t run) {
+  I top = 0, both = start;
+  UNROLL
+  for (int d = 0; d < Input::DIGITS; d++) {
+    both = dot<Fmt>(dot<Fmt>(d ? both << 8 : both, codes.low, xq[d].low), codes.high, xq[d].high);
+    if constexpr (TOP_APART<Fmt, Input>)
+      if (d == 0) top = both, both = 0;
+  }
+  if constexpr (ZERO_OF_DIGITS<Fmt, Input>) both += x.zeros(m, 0, run);
+  if constexpr (!TOP_APART<Fmt, Input>) return to_float(both);
+  if constexpr (ZERO_OF_DIGITS<Fmt, Input>) top += x.zeros(m, 1, run);
+  return fma(to_float(top), F(0x1p16f), to_float(both));
+}
+
 // RUNS runs, the STEP-th of a chunk, of R weight rows and M activation rows.
 template <class Fmt, int R, int M, int STEP, bool FULL, class Input>
-INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Input& x,
+INLINE void step(Sums (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Input& x,
                  int64_t run, int64_t runs) {
   Codes codes[R];
   UNROLL
   for (int r = 0; r < R; r++) {
     constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
     UNROLL
-    for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(rows[r].codes + STEP * BYTES + line + PREFETCH);
+    for (int line = 0; line < BYTES; line += 64) prefetch(rows[r].codes + STEP * BYTES + line + PREFETCH);
     codes[r] = load_codes<Fmt, FULL, true>(after<Fmt>(rows[r], RUNS * STEP), runs);
     codes[r] = {prepared<Fmt>(codes[r].low), prepared<Fmt>(codes[r].high)};
   }
   UNROLL
   for (int m = 0; m < M; m++) {
-    const Codes xq = x.template codes<FULL>(m, run, runs);
+    Codes xq[Input::DIGITS];  // the highest digit first
+    UNROLL
+    for (int d = 0; d < Input::DIGITS; d++) xq[d] = x.template codes<FULL>(m, d, run, runs);
     I start = 0;
-    if constexpr (INTEGER_ZERO<Fmt>) start -= spread_sums<FULL>(x.sums(m, run), runs) * zero_of<Fmt>();
+    if constexpr (INTEGER_ZERO<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>) start -= spread_sums<FULL>(x.sums(m, run), runs) * zero_of<Fmt>();
     UNROLL
     for (int r = 0; r < R; r++) {
-      if constexpr (Fmt::GROUPS == 1) {
-        const I both = dot<Fmt>(dot<Fmt>(start, codes[r].low, xq.low), codes[r].high, xq.high);
-        acc[m][r] = fma(to_float(both), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
-      } else if constexpr (ALTERNATING<Fmt>) {  // the first and the second half of a run are in different lanes
-        const I both = dot<Fmt>(dot<Fmt>(I(0), codes[r].low, xq.low), codes[r].high, xq.high);
-        acc[m][r] = fma(to_float(both), by_two<RUNS * STEP>(by_group[0][m][r], by_group[1][m][r]), acc[m][r]);
+      Sums& sum = acc[m][r];
+      if constexpr (!HALVES_APART<Fmt>) {
+        F scale = {};  // of alternating formats the first and the second half of a run are in different lanes
+        if constexpr (Fmt::GROUPS == 1)
+          scale = by_four<RUNS * STEP>(by_group[0][m][r]);
+        else
+          scale = by_two<RUNS * STEP>(by_group[0][m][r], by_group[1][m][r]);
+        sum.of[STEP % 2] = fma(products<Fmt>(codes[r], xq, start, x, m, run), scale, sum.of[STEP % 2]);
       } else {
-        const I low = dot<Fmt>(I(0), codes[r].low, xq.low), high = dot<Fmt>(I(0), codes[r].high, xq.high);
-        acc[m][r] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m][r]), acc[m][r]);
-        acc[m][r] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m][r]), acc[m][r]);
+        I low = 0, high = 0;
+        UNROLL
+        for (int d = 0; d < Input::DIGITS; d++) {
+          low = dot<Fmt>(d ? low << 8 : low, codes[r].low, xq[d].low);
+          high = dot<Fmt>(d ? high << 8 : high, codes[r].high, xq[d].high);
+        }
+        if constexpr (ZERO_OF_DIGITS<Fmt, Input>) low += x.zeros(m, 0, run), high += x.zeros(m, 1, run);
+        sum.of[0] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m][r]), sum.of[0]);
+        sum.of[1] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m][r]), sum.of[1]);
       }
     }
   }
@@ -173,7 +218,7 @@ INLINE void step(F (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const P
 
 // W runs (FULL) or the fewer that are left.
 template <class Fmt, int R, int M, bool FULL, class Input>
-INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t run, int64_t runs) {
+INLINE void chunk(Sums (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t run, int64_t runs) {
   Parts rows[R];
   F by_group[Fmt::GROUPS][M][R];
   GroupValues scale[R], more[R];
@@ -181,14 +226,14 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t
   for (int r = 0; r < R; r++) {
     rows[r] = after<Fmt>(all[r], run);
     scale[r] = scales<Fmt, FULL>(rows[r], runs);
-    __builtin_prefetch(advance(rows[r].scale, PREFETCH / 8));
+    prefetch(advance(rows[r].scale, PREFETCH / 8));
     if constexpr (Fmt::PLANES > 0) {
       constexpr int BYTES = 4 * W * Fmt::PLANES;
       UNROLL
-      for (int line = 0; line < BYTES; line += 64) __builtin_prefetch(advance(rows[r].high, PREFETCH / 4 + line));
+      for (int line = 0; line < BYTES; line += 64) prefetch(advance(rows[r].high, PREFETCH / 4 + line));
     }
-    if constexpr (Fmt::MINIMUM) __builtin_prefetch(advance(rows[r].minimum, PREFETCH / 8));
-    if constexpr (ADDS<Fmt>) more[r] = added<Fmt, FULL>(rows[r], runs, scale[r]);
+    if constexpr (Fmt::MINIMUM) prefetch(advance(rows[r].minimum, PREFETCH / 8));
+    if constexpr (ADDS_WITH<Fmt, Input>) more[r] = added<Fmt, FULL>(rows[r], runs, scale[r]);
   }
   UNROLL
   for (int m = 0; m < M; m++) {
@@ -198,12 +243,13 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t
       by_group[0][m][r] = scale[r].first * xs;
       if constexpr (Fmt::GROUPS == 2) by_group[1][m][r] = scale[r].second * xs;
     }
-    if constexpr (ADDS<Fmt>) {
+    if constexpr (ADDS_WITH<Fmt, Input>) {
       const GroupValues total = x.template totals<FULL>(m, run, runs, xs);
       UNROLL
       for (int r = 0; r < R; r++) {
-        acc[m][r] = fma(total.first, more[r].first, acc[m][r]);
-        if constexpr (Fmt::GROUPS == 2) acc[m][r] = fma(total.second, more[r].second, acc[m][r]);
+        F& sum = acc[m][r].of[1];
+        sum = fma(total.first, more[r].first, sum);
+        if constexpr (Fmt::GROUPS == 2) sum = fma(total.second, more[r].second, sum);
       }
     }
   }
@@ -230,7 +276,7 @@ INLINE void chunk(F (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t
 
 // R weight rows over `runs` runs.
 template <class Fmt, int R, int M, class Input>
-INLINE void int8_row(F (&acc)[M][R], const Parts (&rows)[R], const Input& x, int64_t runs) {
+INLINE void int8_row(Sums (&acc)[M][R], const Parts (&rows)[R], const Input& x, int64_t runs) {
   int64_t run = 0;
   for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
   if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs % W);
@@ -248,16 +294,16 @@ static void int8_rows(const Activations& x, const Parts& weight, int64_t count, 
     for (int r = 0; r < W; r++) of_row[m][r] = 0;
   for (int64_t n = 0; n < apart; n++) {
     Parts rows[R];
-    F acc[M][R];
+    Sums acc[M][R];
     UNROLL
     for (int r = 0; r < R; r++) rows[r] = after<Fmt>(weight, min(n + r * apart, count - 1) * runs);
     UNROLL
     for (int m = 0; m < M; m++) UNROLL
-    for (int r = 0; r < R; r++) acc[m][r] = 0;
+    for (int r = 0; r < R; r++) acc[m][r].of[0] = acc[m][r].of[1] = 0;
     int8_row<Fmt, R, M>(acc, rows, input, runs);
     UNROLL
     for (int m = 0; m < M; m++) UNROLL
-    for (int r = 0; r < R; r++) of_row[m][n + r * apart] = acc[m][r];
+    for (int r = 0; r < R; r++) of_row[m][n + r * apart] = acc[m][r].of[0] + acc[m][r].of[1];
   }
   UNROLL
   for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
@@ -270,18 +316,20 @@ static void int8_gemv_of_one(const Activations& x, const Parts& weight, float* y
   OrderedRow<Fmt> input;
   for (int64_t n = 0; n < count; n += W) {
     const int64_t here = min(count - n, W);
-    F of_row[W];
-    for (int r = 0; r < W; r++) of_row[r] = 0;
+    Sums of_segments[W];
+    for (Sums& sum : of_segments) sum.of[0] = sum.of[1] = 0;
     for (int64_t first = 0; first < runs; first += SEGMENT_RUNS) {
       const int64_t of_segment = min(runs - first, SEGMENT_RUNS);
       if (n == 0 || runs > SEGMENT_RUNS) input.fill(x, first, of_segment);
       for (int64_t r = 0; r < here; r++) {
         const Parts rows[1] = {after<Fmt>(row_of<Fmt>(weight, n + r, x.K), first)};
-        F acc[1][1] = {{of_row[r]}};
+        Sums acc[1][1] = {{of_segments[r]}};
         int8_row<Fmt, 1, 1>(acc, rows, input, of_segment);
-        of_row[r] = acc[0][0];
+        of_segments[r] = acc[0][0];
       }
     }
+    F of_row[W];
+    for (int r = 0; r < W; r++) of_row[r] = of_segments[r].of[0] + of_segments[r].of[1];
     store_part(y + n, sums(of_row), here);
   }
 }

@@ -19,6 +19,7 @@ INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& all, 
                      int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
+  DigitStore store;
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1], row = e * N + n;
     const Weight weight = weight_of(all, e);
@@ -29,11 +30,11 @@ INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& all, 
       if (left >= 16) {
         f32_gemm(from, left, weight, row, to, count, N, use_tiles), s += left;
       } else if (left >= 4) {
-        f32_gemv<Weight, 4>(from, weight, row, to, count, N), s += 4;
+        f32_gemv<Weight, 4>(from, weight, row, to, count, N, store), s += 4;
       } else if (left >= 2) {
-        f32_gemv<Weight, 2>(from, weight, row, to, count, N), s += 2;
+        f32_gemv<Weight, 2>(from, weight, row, to, count, N, store), s += 2;
       } else {
-        f32_gemv<Weight, 1>(from, weight, row, to, count, N), s += 1;
+        f32_gemv<Weight, 1>(from, weight, row, to, count, N, store), s += 1;
       }
     }
   }

@@ -89,6 +89,31 @@ def test_8_bit_activations_bit_for_bit(matmul: Matmul, m: int) -> None:
     assert buffers["xq"][0, 64:67].tolist() == [-16, -14, -14]
 
 
+SIZES = np.float32([1.0, 1e-33, 1e33, 1e-20, 1.0, 1e31, 1e20, 1.0])  # of rows: what three digits hold, and what not
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q6_k", "q4_k", "affine8_g64", "affine3_g64", "mxfp4", "nvfp4"])
+def test_float32_rows_of_any_size(matmul: Matmul, name: str) -> None:
+    """Rows of more columns than are prepared at once, some of which are too small or too large for digits: each is
+    right, and the same alone and in company."""
+    case, k = CASES[name], 4608
+    unit = activations(8, k)
+    unit /= np.abs(unit).max(1, keepdims=True)
+    unit[:, 64:96] = 0
+    unit[4, 128:160] *= np.float32(1e-36)  # one group of an ordinary row
+    alone = [matmul(case, x[None], 17, fast=False)["y"] for x in unit * SIZES[:, None]]
+    for row, x, size in zip(alone, unit, SIZES, strict=True):
+        assert (
+            relative(row / np.float64(size), x.astype(np.float64) @ random_weight(case, k)[1][:17].T)
+            < RELATIVE_L2["f32"]
+        )
+    for m in (2, 3, 8):
+        together = matmul(case, unit[:m] * SIZES[:m, None], 17, fast=False)["y"]
+        np.testing.assert_array_equal(
+            together.view(np.int32), np.concatenate(alone[:m]).view(np.int32), err_msg=f"M={m}"
+        )
+
+
 @pytest.mark.parametrize("m", [3, 18])
 @pytest.mark.parametrize("name", CASES)
 def test_nan_and_infinity_in_float32(matmul: Matmul, name: str, m: int) -> None:

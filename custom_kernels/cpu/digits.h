@@ -1,0 +1,196 @@
+// Few rows of float32 activations through the integer dot products: each group of 32 is a power of two times whole
+// numbers of 24 bits, which are three digits of 8 bits. They are off by at most 2^-23 of the largest activation of their
+// group. Rows of which a group is not finite, or below 2^-105, take plain float32.
+#pragma once
+#include "f32_rows.h"
+#include "int8_gemv.h"
+#include "quantize.h"
+
+template <class Weight>
+constexpr bool BY_DIGITS = false;
+
+#if STRIXHLO_VNNI
+template <class Fmt>
+constexpr bool BY_DIGITS<QuantizedWeight<Fmt>> = Fmt::LAYOUT != FP8;
+
+constexpr int DIGITS = 3, DIGIT_BITS = 23;
+constexpr int64_t DIGIT_RUNS = 128;  // that are prepared at once, of all rows together: half of the first cache
+constexpr int64_t DIGIT_SUMS = 64;   // pairs of rows whose sums are kept from segment to segment
+
+// Prepared rows, for as many weights as take the same. Whoever has it must not change x as long as it is there.
+struct DigitStore {
+  alignas(64) uint8_t rows[18 * 1024];
+  const float* x = nullptr;
+  int kind = 0;
+};
+
+// M rows of activations, or a segment of them.
+template <class Fmt, int M>
+struct __attribute__((may_alias)) DigitRows {
+  static constexpr int DIGITS = ::DIGITS;
+  static constexpr int64_t CAPACITY = DIGIT_RUNS / M;
+  // Of 4 runs: the first halves and the second ones of each digit, then what the zero of the codes adds to the sums.
+  static constexpr int ZEROS = !ZERO_OF_DIGITS<Fmt, DigitRows> ? 0 : HALVES_APART<Fmt> || TOP_APART<Fmt, DigitRows> ? 2 : 1;
+  static constexpr int OF_RUN = RUN * DIGITS + ZEROS * W;  // bytes
+  // What tells its layout and values from those of other formats.
+  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | ZEROS << 7 | zero_of<Fmt>() << 9;
+  alignas(64) int8_t q[M][CAPACITY * OF_RUN];
+  alignas(64) float scales[M][CAPACITY];
+  alignas(64) float total[M][Fmt::GROUPS][CAPACITY];
+  bool plain[M];  // rows that are not held here
+
+  // Runs [first, first + count) of row m.
+  INLINE_MEMBER void fill(int m, const float* x, int64_t first, int64_t count) {
+    if (first == 0) plain[m] = false;
+    for (int64_t run = 0; run < count; run += W) fill_runs(m, x + (first + run) * RUN, run, min(count - run, W));
+  }
+  template <bool FULL>
+  INLINE_MEMBER Codes codes(int m, int digit, int64_t run, int64_t) const {
+    const int8_t* at = q[m] + run * OF_RUN + digit * (8 * W);
+    return {load<B>(at), load<B>(at + 4 * W)};
+  }
+  INLINE_MEMBER I zeros(int m, int half, int64_t run) const {
+    return load<I>(q[m] + run * OF_RUN + DIGITS * (8 * W) + half * (4 * W));
+  }
+  template <bool FULL>
+  INLINE_MEMBER GroupValues totals(int m, int64_t run, int64_t, F) const {
+    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[m][0] + run), {}};
+    return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
+  }
+  INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
+
+ private:
+  // W runs, of which `runs` exist; the others are zero.
+  INLINE_MEMBER void fill_runs(int m, const float* x, int64_t run, int64_t runs) {
+    typedef int8_t C __attribute__((ext_vector_type(W)));
+    const auto part = [&](int64_t r, int half) { return r < runs ? load<F>(x + r * RUN + half * W) : F(0.0f); };
+    I most[W];
+    for (int r = 0; r < W; r++)
+      most[r] = __builtin_elementwise_max(bits_of(part(r, 0)) & 0x7fffffff, bits_of(part(r, 1)) & 0x7fffffff);
+    const I largest = of_each(most, Larger());
+    const I held = (largest == 0) | ((largest >= (DIGIT_BITS << 23)) & (largest < 0x7e800000));
+    plain[m] |= _mm512_cmpneq_epi32_mask(__builtin_bit_cast(__m512i, held), _mm512_set1_epi32(-1)) != 0;
+    // A power of two above all of them, so far that the highest digit is at most 127.
+    const I above = ((largest + 0x10102) & 0x7f800000) + 0x00800000;
+    store(scales[m] + run, float_of(above));
+    alignas(64) int32_t inverse[W];
+    store(inverse, I(int32_t((254u + DIGIT_BITS) << 23)) - above);
+    I halves[2][W];
+    alignas(64) int8_t natural[DIGITS][W * RUN];
+    for (int r = 0; r < W; r++) {
+      const F factor = splat(__builtin_bit_cast(float, inverse[r]));
+      UNROLL
+      for (int half = 0; half < 2; half++) {
+        const I whole = __builtin_bit_cast(I, _mm512_cvtps_epi32(part(r, half) * factor));
+        halves[half][r] = whole;
+        const I bytes = (whole + 0x8080) ^ 0x8080;  // the lower two signed as well
+        UNROLL
+        for (int d = 0; d < DIGITS; d++)
+          store(natural[d] + r * RUN + half * W, __builtin_convertvector(bytes >> (8 * (DIGITS - 1 - d)), C));
+      }
+    }
+    for (int r = 0; r < W; r += RUNS) {
+      int8_t* to = q[m] + (run + r) * OF_RUN;
+      I low = 0, high = 0, top = 0;
+      UNROLL
+      for (int d = 0; d < DIGITS; d++, to += 8 * W) {
+        const Codes ordered = load_activations<Fmt, true>(natural[d] + r * RUN, RUNS);
+        store(to, ordered.low);
+        store(to + 4 * W, ordered.high);
+        low = dot<Fmt>(low << 8, B(zero_of<Fmt>()), ordered.low);
+        high = dot<Fmt>(high << 8, B(zero_of<Fmt>()), ordered.high);
+        if constexpr (TOP_APART<Fmt, DigitRows>)
+          if (d == 0) top = low + high, low = high = 0;
+      }
+      if constexpr (ZEROS == 2 && HALVES_APART<Fmt>) {
+        store(to, -low), store(to + 4 * W, -high);
+      } else if constexpr (ZEROS > 0) {
+        store(to, -(low + high));
+        if constexpr (ZEROS == 2) store(to + 4 * W, -top);
+      }
+    }
+    const I first = of_each(halves[0], Sum()), second = of_each(halves[1], Sum());
+    if constexpr (Fmt::GROUPS == 1) {
+      store(total[m][0] + run, to_float(first + second) * float_of(above));
+    } else {
+      store(total[m][0] + run, to_float(first) * float_of(above));
+      store(total[m][1] + run, to_float(second) * float_of(above));
+    }
+  }
+};
+
+// y[i] = `sum` times the unit for i < count, or what plain float32 gives: where `plain`, and where the sum is so large
+// that it might have left the range on the way, or NaN.
+template <class Fmt>
+static void store_digits(F sum, bool plain, const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, int64_t count,
+                         float* y) {
+  const I kept = __builtin_elementwise_abs(sum) < 0x1p120f;
+  const bool all = _mm512_movepi32_mask(__builtin_bit_cast(__m512i, kept)) == 0xffff;
+  constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
+  if (all && !plain) return store_part(y, sum * UNIT, count);
+  float in_float32[W];
+  f32_rows<QuantizedWeight<Fmt>, 1>(x, weight, n, count, in_float32, count);
+  const F other = load_part(in_float32, count);
+  store_part(y, plain ? other : kept ? sum * UNIT : other, count);
+}
+
+template <class Fmt, int M>
+__attribute__((noinline)) static void digits_rows(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y,
+                                                  int64_t count, int64_t N, DigitStore& store) {
+  using Rows = DigitRows<Fmt, M>;
+  static_assert(sizeof(Rows) <= sizeof store.rows);
+  Rows& input = *reinterpret_cast<Rows*>(store.rows);
+  const int64_t K = weight.K, runs = K / RUN;
+  constexpr int64_t BLOCK = DIGIT_SUMS / M;
+  const bool whole = runs <= Rows::CAPACITY;
+  bool ready = whole && store.x == x && store.kind == Rows::KIND;
+  store.x = whole ? x : nullptr;
+  store.kind = Rows::KIND;
+  Sums of_segments[BLOCK][M];
+  for (int64_t i = 0; i < count; i += BLOCK) {
+    const int64_t here = min(count - i, BLOCK);
+    for (int64_t first = 0; first < runs; first += Rows::CAPACITY) {
+      const int64_t of_segment = min(runs - first, Rows::CAPACITY);
+      for (int m = 0; m < M && !ready; m++) input.fill(m, x + m * K, first, of_segment);
+      ready = whole;
+      for (int64_t r = 0; r < here; r++) {
+        const Parts rows[1] = {after<Fmt>(weight.row(n + i + r), first)};
+        Sums acc[M][1];
+        UNROLL
+        for (int m = 0; m < M; m++) {
+          acc[m][0].of[0] = acc[m][0].of[1] = 0;
+          if (first > 0) acc[m][0] = of_segments[r][m];
+        }
+        int8_row<Fmt, 1, M>(acc, rows, input, of_segment);
+        UNROLL
+        for (int m = 0; m < M; m++) of_segments[r][m] = acc[m][0];
+      }
+    }
+    for (int m = 0; m < M; m++) {
+      for (int64_t r = 0; r < here; r += W) {
+        F of_row[W];
+        for (int64_t j = 0; j < W; j++) {
+          const Sums& sum = of_segments[min(r + j, here - 1)][m];
+          of_row[j] = sum.of[0] + sum.of[1];
+        }
+        store_digits(sums(of_row), input.plain[m], x + m * K, weight, n + i + r, min(here - r, W), y + m * N + i + r);
+      }
+    }
+  }
+}
+
+// All of a workgroup's weight rows, `count`. What a row gives does not depend on its company.
+template <class Fmt, int M>
+INLINE void digits_gemv(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y, int64_t count, int64_t N,
+                        DigitStore& store) {
+  if constexpr (M > 1) {
+    if (weight.K / RUN > DigitRows<Fmt, M>::CAPACITY) {
+      digits_gemv<Fmt, M / 2>(x, weight, n, y, count, N, store);
+      return digits_gemv<Fmt, M / 2>(x + M / 2 * weight.K, weight, n, y + M / 2 * N, count, N, store);
+    }
+  }
+  digits_rows<Fmt, M>(x, weight, n, y, count, N, store);
+}
+#else
+struct DigitStore {};
+#endif
