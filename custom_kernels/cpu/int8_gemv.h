@@ -15,21 +15,6 @@ INLINE Activations row_of(const Activations& x, int64_t m) {
   return {x.q + m * x.K, x.scale + m * (x.K / RUN), x.sum + m * (x.K / 16), x.K};
 }
 
-// Sums of activations, one in lanes 0 and 2 of every four: weights 0..15 and 16..31 of a run.
-template <bool FULL>
-INLINE I spread_sums(const int32_t* sums, int64_t runs) {
-#if STRIXHLO_AVX512
-  const __m256i v = FULL ? load<__m256i>(sums) : _mm256_maskz_loadu_epi32(__mmask8((1u << (2 * runs)) - 1), sums);
-  return __builtin_bit_cast(I, _mm512_cvtepu32_epi64(v));
-#elif STRIXHLO_AVX2
-  const __m128i v = FULL || runs == 2 ? load<__m128i>(sums) : _mm_set_epi64x(0, load<int64_t>(sums));
-  return __builtin_bit_cast(I, _mm256_cvtepu32_epi64(v));
-#else
-  (void)runs;
-  return I{sums[0], 0, sums[1], 0};
-#endif
-}
-
 // `runs` runs of activations in the order in which a format's codes are used.
 template <class Fmt, bool FULL>
 INLINE Codes load_activations(const int8_t* q, int64_t runs) {
@@ -61,7 +46,6 @@ struct PlainRows {
     return group_totals<Fmt, FULL>(row_of(x, m), run, runs, scale);
   }
   INLINE_MEMBER const float* scale(int m, int64_t run) const { return row_of(x, m).scale + run; }
-  INLINE_MEMBER const int32_t* sums(int m, int64_t run) const { return row_of(x, m).sum + run * 2; }
 };
 
 constexpr int64_t SEGMENT_RUNS = 512;  // of a row that is put in order, on the stack
@@ -73,11 +57,9 @@ struct OrderedRow {
   alignas(64) int8_t q[SEGMENT_RUNS * RUN];
   alignas(64) float total[Fmt::GROUPS][SEGMENT_RUNS];
   const float* scales;
-  const int32_t* halves;
 
   INLINE_MEMBER void fill(const Activations& x, int64_t first, int64_t count) {
     scales = x.scale + first;
-    halves = x.sum + 2 * first;
     for (int64_t run = 0; run < count; run += RUNS) {
       const int8_t* from = x.q + (first + run) * RUN;
       const int64_t here = count - run;
@@ -104,7 +86,6 @@ struct OrderedRow {
     return {load<F>(total[0] + run), load<F>(total[1] + run)};
   }
   INLINE_MEMBER const float* scale(int, int64_t run) const { return scales + run; }
-  INLINE_MEMBER const int32_t* sums(int, int64_t run) const { return halves + run * 2; }
 };
 
 // What the codes of `load_codes` are too small by: 8-bit codes of a stream are 128 less there.
@@ -190,7 +171,10 @@ INLINE void step(Sums (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], cons
     UNROLL
     for (int d = 0; d < Input::DIGITS; d++) xq[d] = x.template codes<FULL>(m, d, run, runs);
     I start = 0;
-    if constexpr (INTEGER_ZERO<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>) start -= spread_sums<FULL>(x.sums(m, run), runs) * zero_of<Fmt>();
+    if constexpr (INTEGER_ZERO<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>) {
+      const B zero = zero_of<Fmt>();
+      start = -dot<Fmt>(dot<Fmt>(I(0), zero, xq[0].low), zero, xq[0].high);
+    }
     UNROLL
     for (int r = 0; r < R; r++) {
       Sums& sum = acc[m][r];
