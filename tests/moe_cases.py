@@ -143,6 +143,14 @@ def problem(
     return values
 
 
+@cache
+def of_512_experts(format: str, tokens: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """A problem of 512 experts of which a token takes ten, and what its matmuls must give."""
+    name = format.removesuffix("_bf16_bf16")
+    v = problem(name, tokens, False, shape=(64, 64), narrow=name != format, experts=512, k=10)
+    return v, expected(v, "silu", 0.0)
+
+
 def expected(
     v: dict[str, np.ndarray],
     activation: str,
