@@ -6,8 +6,8 @@
 All layers of Qwen3-30B-A3B (128 experts, 8 of them a token, 2048/768, affine 4-bit) and of gpt-oss-20b (32, 4,
 2880/2880, mxfp4) have random weights of their own, 15.4 and 10.2 GB. `run` checks small cases first. Decode: a CUDA
 graph of one token through all layers (choice, gate and up, down), in bytes of the active experts a second. Prefill: 512
-tokens through four layers, in TFLOP/s of the tokens' own experts. The others get the same order of rows; what they
-cannot do is said in its place.
+tokens through four layers, in TFLOP/s of the tokens' own experts, with activations of float32 and of bfloat16. The
+others get the same order of rows; what they cannot do is said in its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 PREFILL, PREFILL_LAYERS = 512, 4
-CHECKED = (1, 5, 300)  # tokens of the small cases: one launch for down, few rows, the matrix units
+# Tokens and activations of the small cases: one launch, few rows, tiles of both types.
+CHECKED = ((1, "f32"), (5, "f32"), (300, "f32"), (300, "bf16"))
+PLANS = ("decode", "prefill", "prefill_bf16")
 
 
 def prepare(folder: Path) -> None:
@@ -40,11 +42,10 @@ def prepare(folder: Path) -> None:
         plan["models"][name] = about | {
             "decode": plan_of(shape, 1),
             "prefill": plan_of(shape, PREFILL),
+            "prefill_bf16": plan_of(shape, PREFILL, "bf16"),
         }
         plan["cases"] += small_cases(shape, name, CHECKED, folder)
-    launches = [
-        s for model in plan["models"].values() for which in ("decode", "prefill") for s in model[which]["steps"]
-    ]
+    launches = [s for model in plan["models"].values() for which in PLANS for s in model[which]["steps"]]
     launches += [s for case in plan["cases"] for s in case["steps"]]
     (folder / "kernels.ptx").write_text(build_ptx("sm_80", {s["symbol"] for s in launches}).read_text())
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -64,21 +65,23 @@ def run(folder: Path) -> None:
         check(kernels, case, dict(np.load(folder / case["file"])))
     copy = copy_bandwidth()
     print(f"{len(plan['cases'])} small cases are right; copy on this device: {copy / 1e9:.0f} GB/s\n")
-    ours, others = "decode GB/s | of copy | us a layer", "MLX us a layer | prefill TFLOP/s | MLX | torch grouped, bf16"
+    ours, others = "decode GB/s | of copy | us a layer", "MLX us a layer | prefill TFLOP/s, f32 | bf16 | MLX | torch"
     print(f"| model | {ours} | {others} |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     notes = []
     for name, model in plan["models"].items():
         torch.cuda.reset_peak_memory_stats()
         decode = decode_rate(kernels, model)
-        prefill = prefill_rate(kernels, model, PREFILL_LAYERS)
+        prefill = prefill_rate(kernels, model, "prefill", PREFILL_LAYERS)
+        bf16 = prefill_rate(kernels, model, "prefill_bf16", PREFILL_LAYERS)
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         beside_torch = torch_rate(model, PREFILL)
         torch.cuda.empty_cache()
         beside_mlx = mlx_rates(model, PREFILL)
         cells = [name, f"{decode.rate / 1e9:.0f}", f"{decode.rate / copy:.2f}", f"{decode.seconds * 1e6:.1f}"]
-        cells += [beside_mlx.decode_text, f"{prefill.rate / 1e12:.1f}", beside_mlx.prefill_text, beside_torch.text]
+        cells += [beside_mlx.decode_text, f"{prefill.rate / 1e12:.1f}", f"{bf16.rate / 1e12:.1f}"]
+        cells += [beside_mlx.prefill_text, beside_torch.text]
         print("| " + " | ".join(cells) + " |", flush=True)
         notes.append(
             f"{name}: {decode.weights / 1e9:.2f} GB of experts in {model['layers']} layers, peak {peak / 1e9:.2f} GB;"

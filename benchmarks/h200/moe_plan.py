@@ -23,6 +23,7 @@ from strixhlo.custom_kernels.ops.moe_route import result_shapes
 from .moe_shapes import MoeShape
 
 NAMES = {"float32": "f32", "float16": "f16", "int8": "i8", "int32": "i32"}
+X = {"f32": np.float32, "bf16": ml_dtypes.bfloat16}
 SLOT = "slot"  # in the scalars of a step: the number of the layer
 Types = dict[str, tuple[tuple[int, ...], str]]
 
@@ -47,13 +48,13 @@ def weight_types(shape: MoeShape) -> Types:
     return types
 
 
-def plan_of(shape: MoeShape, tokens: int) -> dict[str, Any]:
-    """Buffers (name -> shape, dtype), which of them are weights, and the launches of one layer."""
+def plan_of(shape: MoeShape, tokens: int, x: str = "f32") -> dict[str, Any]:
+    """Buffers (name -> shape, dtype), which of them are weights, and the launches of one layer. x: of activations."""
     weights = weight_types(shape)
     types: Types = {"logits": ((tokens, shape.experts), "f32"), "positions": ((tokens,), "i32")}
-    types["x"] = ((tokens, shape.hidden), "f32")
+    types["x"] = ((tokens, shape.hidden), x)
     types |= result_shapes(tokens, shape.experts, shape.chosen)
-    types |= weights | {"h": ((tokens * shape.chosen, shape.intermediate), "f32")}
+    types |= weights | {"h": ((tokens * shape.chosen, shape.intermediate), x)}
     steps: list[dict[str, Any]] = []
     if one := _of_one(shape, types):
         types[COUNTERS] = ((SCRATCH_WORDS + shape.layers * COUNTER_WORDS,), "i32")
@@ -129,16 +130,16 @@ def random_parts(shape: MoeShape, seed: int) -> dict[str, np.ndarray]:
     return made
 
 
-def small_cases(shape: MoeShape, name: str, tokens: Iterable[int], folder: Path) -> list[dict[str, Any]]:
-    """The model's formats at a small shape, with what the references give."""
+def small_cases(shape: MoeShape, name: str, checked: Iterable[tuple[int, str]], folder: Path) -> list[dict[str, Any]]:
+    """The model's formats at a small shape, with what the references give. checked: tokens, dtype of activations."""
     small = replace(shape, hidden=320 if shape.biased else 256, intermediate=192, experts=8, chosen=3)
     cases = []
-    for t in tokens:
+    for t, dtype in checked:
         rng = np.random.default_rng(t)
         logits = rng.standard_normal((t, small.experts), np.float32)
         logits[:, 2] += 2.0  # an expert with many rows
         positions = np.arange(t, dtype=np.int32)
-        x = rng.standard_normal((t, small.hidden), np.float32)
+        x = rng.standard_normal((t, small.hidden), np.float32).astype(X[dtype])
         parts = random_parts(small, t)
         routing = tuple(map(np.asarray, route_reference(logits, positions, **routing_attributes(small))))
         ids, weights, places, order, expert, offsets, tiles = routing
@@ -152,8 +153,9 @@ def small_cases(shape: MoeShape, name: str, tokens: Iterable[int], folder: Path)
         h = reference_gate_up(x, expert, order, offsets, tiles, *of("gate", "up"), *biases, **own, **how)
         y = reference_down(h, weights, places, expert, order, offsets, tiles, *of("down"), *of("bias"), **own)
         given = {"logits": logits, "positions": positions, "x": x, **parts}
-        file = f"{name}-{t}.npz"
+        file = f"{name}-{t}-{dtype}.npz"
         raw = {n: np.frombuffer(np.ascontiguousarray(a).tobytes(), np.uint8) for n, a in given.items()}
-        np.savez(folder / file, **raw, want=np.asarray(y), want_ids=ids)
-        cases.append({"name": f"{name}, {t} tokens", "file": file, **plan_of(small, t)})
+        np.savez(folder / file, **raw, want=np.asarray(y).astype(np.float32), want_ids=ids)
+        about = {"name": f"{name}, {t} tokens, {dtype}", "file": file, "x": dtype}
+        cases.append(about | plan_of(small, t, dtype))
     return cases

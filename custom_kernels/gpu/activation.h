@@ -6,15 +6,26 @@
 enum Activation : u32 { SILU, GELU, CLAMPED, NO_ACTIVATION };
 
 DEVICE f32 exponential(f32 x) { return exp2_fast(1.44269504088896f * x); }
+// Of numbers from 1 to 2^127, and NaN.
+DEVICE f32 reciprocal(f32 x) {
+#if defined(__AMDGCN__)
+  return __builtin_amdgcn_rcpf(x);
+#elif defined(__NVPTX__)
+  return __nvvm_rcp_approx_ftz_f(x);
+#else
+  return 1.0f / x;
+#endif
+}
 // Below -87 it is no normal number any more.
-DEVICE f32 logistic(f32 x) { return x < -87.0f ? 0.0f : 1.0f / (1.0f + exponential(-x)); }
+DEVICE f32 logistic(f32 x) { return x < -87.0f ? 0.0f : reciprocal(1.0f + exponential(-x)); }
 
+// Without branches, since a lane has many: what differs is chosen.
 DEVICE f32 activated(f32 gate, f32 up, u32 activation, f32 limit) {
-  if (activation == SILU) return gate * logistic(gate) * up;
-  if (activation == GELU) {  // (1 + tanh x) / 2 is the logistic function of 2 x
-    return gate * logistic(1.5957691216f * (gate + 0.044715f * gate * gate * gate)) * up;
-  }
-  gate = gate > limit ? limit : gate;  // NaN stays NaN
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * logistic(1.702f * gate) * (up + 1.0f);
+  const bool clamped = activation == CLAMPED;
+  gate = clamped && gate > limit ? limit : gate;  // NaN stays NaN
+  up = clamped && up > limit ? limit : clamped && up < -limit ? -limit : up;
+  // (1 + tanh x) / 2 is the logistic function of 2 x
+  const f32 cubic = 1.5957691216f * (gate + 0.044715f * gate * gate * gate);
+  const f32 factor = clamped ? 1.702f : 1.0f;
+  return gate * logistic(activation == GELU ? cubic : factor * gate) * (up + (clamped ? 1.0f : 0.0f));
 }

@@ -3,7 +3,7 @@
 // into fragments. For that the columns of a block are summed in another order, in which x is read from local memory too.
 //
 // Weights are scaled, then rounded to bfloat16: once where x is float16 or bfloat16 (relative error 2^-9 a weight), as a sum of
-// two where x is float32. x is one bfloat16 number, of float16 and float32 the sum of two. Of the products the smallest, low
+// two where x is float32 and one is not all of a weight (pieces.h). x is one bfloat16 number, of float16 and float32 the sum of two. Of the products the smallest, low
 // by low, is left out: a relative error of 4e-6 where x is float32.
 //
 // A workgroup computes TM x N of y, 64 columns of x at a time; WAVES_K groups of waves share the columns, and add what they
@@ -11,44 +11,7 @@
 #pragma once
 
 #include "async_copy.h"
-#include "mma.h"
-#include "weights.h"
-
-// What a lane reads of a weight row at a time: COLUMNS of them, a multiple of 16. `decode`: columns 4 p to 4 p + 3 of it.
-template <class W>
-struct Piece {
-  static constexpr u32 COLUMNS = 32;
-  using Stored = typename W::Stored;
-  using Ready = typename W::Run;
-  static constexpr u32 part_at(u32 p) {
-    for (u32 i = 0; i < 8; i++) {
-      if (W::place(i) == p) return i;
-    }
-    return 0;
-  }
-  DEVICE void ask(const W& weight, Stored& s, u32 row, u32 piece) {
-    weight.ask(s, row, piece);
-    weight.ask_shared(s, row, piece);
-  }
-  DEVICE Ready ready(const Stored& s) { return W::run(s); }
-  DEVICE void decode(const Ready& r, u32 p, f32 (&w)[4]) { ::decode<W>(r, part_at(p), w); }
-};
-template <class T>
-struct Piece<Dense<T>> {
-  using W = Dense<T>;
-  static constexpr u32 COLUMNS = 16;
-  struct Stored {
-    typename W::Run runs[2];
-  };
-  using Ready = Stored;
-  DEVICE void ask(const W& weight, Stored& s, u32 row, u32 piece) {
-    UNROLL for (u32 i = 0; i < 2; i++) {
-      if (2 * piece + i < weight.runs) weight.ask(s.runs[i], row, 2 * piece + i);
-    }
-  }
-  DEVICE Ready ready(const Stored& s) { return s; }
-  DEVICE void decode(const Ready& r, u32 p, f32 (&w)[4]) { W::codes(r.runs[p / 2], p % 2, w); }
-};
+#include "pieces.h"
 
 // Of a workgroup: M rows of x, a multiple of 16; waves side by side; groups of waves that share the columns.
 template <u32 M_, u32 WAVES_N_, u32 WAVES_K_>
@@ -56,22 +19,27 @@ struct FragmentTile {
   static constexpr u32 M = M_, WAVES_N = WAVES_N_, WAVES_K = WAVES_K_;
 };
 
-// PAIRED: half of a wave's rows are of one weight, half of another.
-template <class TILE, class W, class X, bool PAIRED = false>
+// x in 16-byte chunks [buffer][group of waves][term][row][chunk], chunks of odd rows swapped in pairs for the banks' sake.
+template <u32 COUNT>
+struct FragmentTiles {
+  LOCAL_ARRAY static inline u32x4 x[COUNT];
+};
+
+// PAIRED: half of a wave's rows are of one weight, half of another. ROWS: as many of the tile's rows are computed, in the
+// local memory of the whole tile.
+template <class TILE, class W, class X, bool PAIRED = false, u32 ROWS = TILE::M>
 struct FragmentGemm {
-  static constexpr u32 M = TILE::M, TM = M, WAVES_N = TILE::WAVES_N, WAVES_K = TILE::WAVES_K, THREADS = WAVE * WAVES_N * WAVES_K;
+  static constexpr u32 M = TILE::M, TM = ROWS, WAVES_N = TILE::WAVES_N, WAVES_K = TILE::WAVES_K;
+  static constexpr u32 THREADS = WAVE * WAVES_N * WAVES_K;
   static constexpr u32 N = 32 * WAVES_N, COLUMNS = PAIRED ? N / 2 : N;  // rows of weights; columns of y
-  static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2, WEIGHT_TERMS = Element<X>::BITS <= 11 ? 1 : 2;
+  static constexpr u32 TERMS = Element<X>::BITS <= 8 ? 1 : 2, WEIGHT_TERMS = Element<X>::BITS <= 11 || Piece<W>::EXACT ? 1 : 2;
   static constexpr u32 BUFFERS = TERMS == 1 ? 3 : 2, STEP = 64, CHUNKS = STEP / 8;
   static constexpr u32 PIECE = Piece<W>::COLUMNS, BLOCK = 4 * PIECE, STEPS = BLOCK / STEP, FRAGMENTS_M = TM / 8;
   static constexpr u32 ITEMS = WAVES_K * TM * CHUNKS, LOADS = ITEMS / THREADS;
+  using Tiles = FragmentTiles<BUFFERS * WAVES_K * TERMS * M * CHUNKS>;
   using Stored = typename Piece<W>::Stored;
   using Ready = typename Piece<W>::Ready;
 
-  // 16-byte chunks [buffer][group of waves][term][row][chunk], chunks of odd rows swapped in pairs for the banks' sake.
-  struct Tiles {
-    LOCAL_ARRAY static inline u32x4 x[BUFFERS * WAVES_K * TERMS * TM * CHUNKS];
-  };
   static_assert(ITEMS % THREADS == 0);
   static_assert(WAVES_K == 1 || TM * N * 4 <= sizeof(Tiles::x));
 
@@ -79,7 +47,8 @@ struct FragmentGemm {
   Stored next[4];
   Four<X> next_x[TERMS == 1 ? 1 : LOADS][2];
   const GLOBAL X* x;
-  u32 k, rounds;  // of WAVES_K blocks
+  u32 row_of_x[LOADS];  // of this thread's items
+  u32 k, rounds;        // of WAVES_K blocks
 
   MEMBER u32 block_of(u32 round, u32 group) const { return round * WAVES_K + group; }
 
@@ -95,22 +64,20 @@ struct FragmentGemm {
     return (((buffer * WAVES_K + group) * TERMS + term) * TM + row) * CHUNKS + (chunk ^ (row & 1));
   }
 
-  template <class Source>
-  MEMBER void copy(const Source& source, u32 step, u32 buffer) const {
+  MEMBER void copy(u32 step, u32 buffer) const {
     UNROLL for (u32 i = 0; i < LOADS; i++) {
       u32 group, row, chunk, column;
       item_of(i, step, group, row, chunk, column);
       copy_async<false>(Tiles::x + place_of(buffer, group, 0, row, chunk),
-                        (const GLOBAL u32x4*)(x + (u64)source(row) * k + column), column < k);
+                        (const GLOBAL u32x4*)(x + (u64)row_of_x[i] * k + column), column < k);
     }
     end_group();
   }
-  template <class Source>
-  MEMBER void fetch(const Source& source, u32 step) {
+  MEMBER void fetch(u32 step) {
     UNROLL for (u32 i = 0; i < LOADS; i++) {
       u32 group, row, chunk, column;
       item_of(i, step, group, row, chunk, column);
-      const u64 at = ((u64)source(row) * k + column) / 4;
+      const u64 at = ((u64)row_of_x[i] * k + column) / 4;
       UNROLL for (u32 c = 0; c < 2; c++) {
         next_x[i][c] = {};
         if (column < k) next_x[i][c] = ask4(x, at + c);
@@ -151,15 +118,10 @@ struct FragmentGemm {
       u32 w[2][2][WEIGHT_TERMS][4];  // four columns of the half, 16 rows, term
       UNROLL for (u32 i = 0; i < 2; i++) {
         UNROLL for (u32 j = 0; j < 4; j++) {
-          f32 v[4];
-          Piece<W>::decode(ready[j], start / 4 + 2 * half + i, v);
-          UNROLL for (u32 p = 0; p < 2; p++) {
-            u32(&of)[WEIGHT_TERMS][4] = w[i][j / 2];
-            if constexpr (WEIGHT_TERMS == 1) {
-              of[0][j % 2 + 2 * p] = rounded_pair(v[2 * p], v[2 * p + 1]);
-            } else {
-              split_pair(v[2 * p], v[2 * p + 1], of[0][j % 2 + 2 * p], of[WEIGHT_TERMS - 1][j % 2 + 2 * p]);
-            }
+          u32 pair[WEIGHT_TERMS][2];
+          Piece<W>::pairs(ready[j], start / 4 + 2 * half + i, pair);
+          UNROLL for (u32 term = 0; term < WEIGHT_TERMS; term++) {
+            UNROLL for (u32 p = 0; p < 2; p++) w[i][j / 2][term][j % 2 + 2 * p] = pair[term][p];
           }
         }
       }
@@ -196,13 +158,14 @@ struct FragmentGemm {
       UNROLL for (u32 r = 0; r < 2; r++) sum[m][r] = {};
     }
     ask(a, b, rows, 0, group);
+    UNROLL for (u32 i = 0; i < LOADS; i++) row_of_x[i] = source((i * THREADS + thread_id()) / CHUNKS % TM);
     if constexpr (TERMS == 1) {
-      copy(source, 0, 0);
-      copy(source, 1, 1);
+      copy(0, 0);
+      copy(1, 1);
     } else {
-      fetch(source, 0);
+      fetch(0);
       put(0, 0);
-      fetch(source, 1);
+      fetch(1);
     }
     u32 buffer = 0;
     for (u32 round = 0; round < rounds; round++) {
@@ -215,14 +178,14 @@ struct FragmentGemm {
           wait_for_groups<1>();
           barrier();
           if (step + 2 < steps) {
-            copy(source, step + 2, last);
+            copy(step + 2, last);
           } else {
             end_group();
           }
         } else {
           barrier();
           put(step + 1, last);
-          fetch(source, step + 2);
+          fetch(step + 2);
         }
         multiply(ready, 16 * i, buffer, group);
         buffer = buffer == BUFFERS - 1 ? 0 : buffer + 1;
@@ -230,11 +193,15 @@ struct FragmentGemm {
     }
     if constexpr (WAVES_K > 1) gather(group, wave_n);
     if (group != 0) return;
+    f32 whole[4];
+    UNROLL for (u32 j = 0; j < 4; j++) whole[j] = Piece<W>::whole(PAIRED && j >= 2 ? b : a, rows[j]);
     UNROLL for (u32 m = 0; m < FRAGMENTS_M; m++) {
       UNROLL for (u32 r = 0; r < (PAIRED ? 1 : 2); r++) {
         UNROLL for (u32 e = 0; e < 4; e++) {
           const u32 row = 8 * m + 2 * t + e % 2, column = first_n + wave_n * columns_of_wave + 16 * r + 8 * (e / 2) + g;
-          store(row, column, sum[m][r].of[e], sum[m][PAIRED ? 1 : r].of[e]);
+          constexpr u32 OTHER = PAIRED ? 1 : 0;
+          const f32 one = sum[m][r].of[e] * whole[2 * r + e / 2];
+          store(row, column, one, PAIRED ? sum[m][OTHER].of[e] * whole[2 * OTHER + e / 2] : one);
         }
       }
     }

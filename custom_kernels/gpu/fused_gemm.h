@@ -2,21 +2,8 @@
 // fused_gemv.h's; x is normalized already.
 #pragma once
 
-#include "fragment_gemm.h"
 #include "fused_gemv.h"
-#include "matrix_gemm.h"
-
-// Which kernel does the matmul: of NVIDIA's GPUs, or of AMD's.
-template <u32 M, u32 WAVES_N, u32 WAVES_K>
-struct InFragments {
-  template <class W, class X, bool PAIRED>
-  using Gemm = FragmentGemm<FragmentTile<M, WAVES_N, WAVES_K>, W, X, PAIRED>;
-};
-template <u32 M>
-struct InMatrixTiles {
-  template <class W, class X, bool PAIRED>
-  using Gemm = MatrixGemm<M, W, X, PAIRED>;
-};
+#include "tiled_gemm.h"
 
 // y [m, stride], from column `column` on.
 template <class X>

@@ -91,10 +91,7 @@ class FusedKernel:
         given = f"{self._form()}, {self._operands(more)}, {self._places()}, {self._weights()}"
         given += f", {'norm' if self.normed else 'nullptr'}, {'residual' if self.added else 'nullptr'}"
         if isinstance(self.rows, Tile):
-            tile = f"(InMatrixTiles<{self.rows.rows}>)"
-            if self.rows.waves_n:
-                tile = f"(InFragments<{self.rows.rows}, {self.rows.waves_n}, {self.rows.waves_k}>)"
-            return f"FUSED_GEMM({OF}, {self.rows.threads}, {tile}, {given})"
+            return f"FUSED_GEMM({OF}, {self.rows.threads}, ({self.rows.kernel}), {given})"
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         held.insert(0, "norm_bias" if self.layer == "biased" else "nullptr")
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])

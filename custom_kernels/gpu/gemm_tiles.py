@@ -28,14 +28,29 @@ class Tile:
         return f"{self.rows}x{self.waves_n}x{self.waves_k}" if self.waves_n else f"{self.rows}w"
 
     @property
+    def kernel(self) -> str:
+        """Its type in tiled_gemm.h."""
+        if self.waves_n:
+            return f"InFragments<{self.rows}, {self.waves_n}, {self.waves_k}>"
+        return f"InMatrixTiles<{self.rows}>"
+
+    @property
+    def width(self) -> int:
+        """Weight rows."""
+        return WAVE * self.waves_n or MATRIX_WIDTH[self.rows]
+
+    @property
     def threads(self) -> int:
         return WAVE * self.waves_n * self.waves_k or MATRIX_THREADS
 
     def workgroups(self, m: int, columns: Sequence[int], gated: bool = False) -> int:
         """For m rows of x and weights of so many rows each; gated: of two that share tiles, columns of one."""
-        width = (WAVE * self.waves_n or MATRIX_WIDTH[self.rows]) // (1 + gated)
+        width = self.width // (1 + gated)
         return -(-m // self.rows) * sum(-(-n // width) for n in columns)
 
+
+# Of the sorted rows of one expert: MATRIX_TILE of moe_tiles.h.
+EXPERT_TILE, EXPERT_MATRIX_TILE = Tile(64, 4, 1), Tile(64, 0, 0)
 
 # Of activations: what 48 KB of local memory hold. The last is the widest.
 _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))

@@ -23,8 +23,8 @@ from .elements import ELEMENTS, OF, elements_of
 from .embedding_kernels import PREFIX as EMBEDDING
 from .embedding_kernels import embedding_line
 from .fused_kernels import fused_line
-from .gemm_tiles import tile_of
-from .moe_kernels import expert_kernels, nvidia_expert_kernels, routing_kernels
+from .gemm_tiles import EXPERT_MATRIX_TILE, EXPERT_TILE, tile_of
+from .moe_kernels import expert_kernels, expert_tile_kernels, nvidia_expert_kernels, routing_kernels
 from .moe_pairs_kernels import pairs_line
 
 SOURCES = Path(__file__).parent
@@ -87,7 +87,9 @@ def _kernels() -> dict[str, str]:
         gemm = "GEMM" if name in WIDE else "MATRIX_GEMM"
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"{gemm}({OF}, {name}, {m})" for m in GEMM_ROWS}
         parts = FORMATS[name].parts(1, 256) if name in FORMATS else ("dense",)
-        lines |= expert_kernels(name, name, parts, (), name not in WIDE)
+        lines |= expert_kernels(name, name, parts, ())
+        if name != "f32":
+            lines |= expert_tile_kernels(name, name, parts, (), EXPERT_MATRIX_TILE)
         if name in FORMATS:
             for m, (stripes, (sides, sharing)) in product(GEMV_ROWS, STRIPES.items()):
                 lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {sides}, {sharing})"
@@ -96,7 +98,8 @@ def _kernels() -> dict[str, str]:
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
         lines |= {f"strixhlo_gemv_{name}_m{m}": f"AFFINE_GEMV({OF}, {m}, {GEMV_WEIGHT_ROWS}, {of})" for m in GEMV_ROWS}
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
-        lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), True)
+        lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias))
+        lines |= expert_tile_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), EXPERT_MATRIX_TILE)
         for m, (stripes, (sides, sharing)) in product(GEMV_ROWS, STRIPES.items()):
             lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {sides}, {sharing}, {of})"
     for pool, name in POOLS.items():
@@ -112,9 +115,13 @@ def _nvidia_kernels() -> dict[str, str]:
     lines: dict[str, str] = {}
     for name in (f for f in FORMATS if f not in AFFINE_FORMATS):
         lines |= nvidia_expert_kernels(name, name, FORMATS[name].parts(1, 256), ())
+        lines |= expert_tile_kernels(name, name, FORMATS[name].parts(1, 256), (), EXPERT_TILE)
     lines |= nvidia_expert_kernels("bf16", "bf16", ("dense",), ())
+    for name in DENSE:
+        lines |= expert_tile_kernels(name, name, ("dense",), (), EXPERT_TILE)
     for fmt, dtypes in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
-        lines |= nvidia_expert_kernels(weight_name(fmt, dtypes), fmt.name, fmt.parts(1, 256), dtypes)
+        of = (weight_name(fmt, dtypes), fmt.name, fmt.parts(1, 256), dtypes)
+        lines |= nvidia_expert_kernels(*of) | expert_tile_kernels(*of, EXPERT_TILE)
     return lines
 
 

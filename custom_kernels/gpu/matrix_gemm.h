@@ -68,13 +68,14 @@ DEVICE void split(f32x4 x, u32x2& high, u32x2& low) {
   low = {bf16_pair(l[0], l[1]), bf16_pair(l[2], l[3])};
 }
 
-// PAIRED: of a tile's rows of weights 16 are of one weight, 16 of another, in turn.
-template <u32 TM, class W, class X, bool PAIRED = false>
+// PAIRED: of a tile's rows of weights 16 are of one weight, 16 of another, in turn. ROWS: as many of the tile's M rows are
+// computed, in the local memory of the whole tile.
+template <u32 M_, class W, class X, bool PAIRED = false, u32 ROWS = M_>
 struct MatrixGemm {
-  using Tiles = MatrixTiles<TM, W, X>;
-  using Shape = MatrixShape<TM>;
+  using Tiles = MatrixTiles<M_, W, X>;
+  using Shape = MatrixShape<M_>;
   using U = typename MatrixUnits<W, X>::U;
-  static constexpr u32 M = TM, COLUMNS = PAIRED ? Shape::N / 2 : Shape::N;  // of y
+  static constexpr u32 M = M_, TM = ROWS, COLUMNS = PAIRED ? Shape::N / 2 : Shape::N;  // of y
   static constexpr u32 TERMS = Tiles::TERMS, GROUP = Tiles::GROUP, K_STEP = Shape::K, STRIDE = Shape::STRIDE;
   static constexpr bool UNSCALED = Element<U>::BITS == 8;  // codes go in without UNIT, which keeps float16's normal
   static constexpr u32 ROWS_OF_WAVE = TM / Shape::WAVES_M, COLUMNS_OF_WAVE = Shape::N / Shape::WAVES_N;
@@ -84,28 +85,29 @@ struct MatrixGemm {
   static constexpr u32 LOADS_W = Shape::N * (K_STEP / W::RUN) / MATRIX_THREADS;
 
   Four<X> next_x[LOADS_X];
+  u32 row_of_x[LOADS_X], row_of_w[LOADS_W];  // of this thread's items
   typename W::Run next_w[LOADS_W];
   Tile sum[FRAGMENTS_M][FRAGMENTS_N];
 
-  // Loads the columns from `start` on; beyond the end any, which `stage` drops.
-  template <class Source>
-  MEMBER void fetch(const GLOBAL X* x, const W& first, const W& second, u32 first_a, u32 first_b, u32 n, u32 k,
-                    u32 first_n, u32 start, const Source& source) {
+  // Whether item `i` of the wave, in this order, is of the second weight.
+  MEMBER bool of_second(u32 i, u32 wave) const {
     constexpr u32 RUNS = K_STEP / W::RUN;
+    return PAIRED && (i * MATRIX_THREADS / RUNS + wave * (WAVE / RUNS)) / 16 % 2;
+  }
+
+  // Loads the columns from `start` on; beyond the end any, which `stage` drops.
+  MEMBER void fetch(const GLOBAL X* x, const W& first, const W& second, u32 k, u32 start) {
     const u32 wave = wave_id();
     UNROLL for (u32 i = 0; i < LOADS_X; i++) {
-      const u32 item = i * MATRIX_THREADS + thread_id(), column = start / 4 + item % (K_STEP / 4);
-      next_x[i] = ask4(x, (u64)source(item / (K_STEP / 4)) * (k / 4) + smaller(column, k / 4 - 1));
+      const u32 column = start / 4 + (i * MATRIX_THREADS + thread_id()) % (K_STEP / 4);
+      next_x[i] = ask4(x, (u64)row_of_x[i] * (k / 4) + smaller(column, k / 4 - 1));
     }
     UNROLL for (u32 i = 0; i < LOADS_W; i++) {
-      const u32 item = i * MATRIX_THREADS + thread_id(), row = item / RUNS;
-      const u32 run = smaller(start / W::RUN + item % RUNS, first.runs - 1);
-      const bool of_second = PAIRED && (i * MATRIX_THREADS / RUNS + wave * (WAVE / RUNS)) / 16 % 2;  // of all the wave
-      const u32 at = smaller(first_n + (PAIRED ? row / 32 * 16 + row % 16 : row), n - 1);
-      if (of_second) {
-        next_w[i] = second.load(first_b + at, run);
+      const u32 run = smaller(start / W::RUN + (i * MATRIX_THREADS + thread_id()) % (K_STEP / W::RUN), first.runs - 1);
+      if (of_second(i, wave)) {
+        next_w[i] = second.load(row_of_w[i], run);
       } else {
-        next_w[i] = first.load(first_a + at, run);
+        next_w[i] = first.load(row_of_w[i], run);
       }
     }
   }
@@ -197,13 +199,21 @@ struct MatrixGemm {
     UNROLL for (u32 i = 0; i < FRAGMENTS_M; i++) {
       UNROLL for (u32 j = 0; j < FRAGMENTS_N; j++) sum[i][j] = {};
     }
-    fetch(x, a, b, first_a, first_b, n, k, first_n, 0, source);
+    UNROLL for (u32 i = 0; i < LOADS_X; i++) {
+      row_of_x[i] = source((i * MATRIX_THREADS + thread_id()) / (K_STEP / 4));
+    }
+    UNROLL for (u32 i = 0; i < LOADS_W; i++) {
+      const u32 row = (i * MATRIX_THREADS + thread_id()) / (K_STEP / W::RUN);
+      const u32 at = smaller(first_n + (PAIRED ? row / 32 * 16 + row % 16 : row), n - 1);
+      row_of_w[i] = (of_second(i, wave) ? first_b : first_a) + at;
+    }
+    fetch(x, a, b, k, 0);
     u32 buffer = 0;
     for (u32 start = 0; start < k; start += K_STEP) {
       stage(k, start, buffer);
       barrier();  // with two buffers also the end of the step before the last
       const u32 next = start + K_STEP < k ? start + K_STEP : start;
-      fetch(x, a, b, first_a, first_b, n, k, first_n, next, source);
+      fetch(x, a, b, k, next);
       UNROLL for (u32 g = 0; g < GROUPS_OF_WAVE; g++) add_group(first_group + g, wave_m, wave_n, buffer);
       if constexpr (Tiles::BUFFERS == 1) {
         barrier();

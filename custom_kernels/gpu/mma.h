@@ -39,6 +39,13 @@ DEVICE u32 half_pair(f32 a, f32 b) {
   return pair;
 }
 
+// Both numbers of a pair, rounded once; subnormal ones count.
+DEVICE u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
+  u32 pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+  return pair;
+}
+
 #else
 
 template <class U>
@@ -67,12 +74,23 @@ static inline __attribute__((noinline)) void multiply_16x8(const u32 (&a)[4], u3
   }
 }
 DEVICE u32 rounded_pair(f32 a, f32 b) { return bf16_bits(a) | (u32)bf16_bits(b) << 16; }
+DEVICE u32 bf16_multiply_add(u32 a, u32 b, u32 c) {
+  f32 of[2];
+  for (u32 i = 0; i < 2; i++) {
+    of[i] = multiply_add(number_of_pair<BF16>(a, i), number_of_pair<BF16>(b, i), number_of_pair<BF16>(c, i));
+  }
+  return rounded_pair(of[0], of[1]);
+}
 DEVICE u32 half_pair(f32 a, f32 b) {
   const f16x2 pair = {(f16)a, (f16)b};
   return __builtin_bit_cast(u32, pair);
 }
 
 #endif
+
+DEVICE u32 bf16_multiply(u32 a, u32 b) { return bf16_multiply_add(a, b, 0x80008000u); }
+// 2^exponent twice.
+constexpr u32 bf16_power(i32 exponent) { return (u32)(exponent + 127) * 0x00800080u; }
 
 DEVICE f32 low_half(u32 pair) { return (f32)__builtin_bit_cast(f16x2, pair)[0]; }
 DEVICE f32 high_half(u32 pair) { return (f32)__builtin_bit_cast(f16x2, pair)[1]; }

@@ -125,18 +125,20 @@
                                            INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL, y,    \
                                            {experts, n, columns, lanes, workgroups}, tokens, k);                  \
   }
-// These update what the GEMV has written of the other rows.
-#define MOE_GATE_UP_GEMM(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                     \
-  KERNEL(MATRIX_THREADS)                                                                                      \
-  void symbol(OUT(X, h), IN(X, x), ROUTING, INSIDE GATE, INSIDE UP, u32 k, u32 n, u32 columns, GATED_SCALARS, \
-              u32 matrix_rows) {                                                                              \
-    moe_gate_up_gemm(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                    \
-                     INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h, n, columns, matrix_rows);  \
+// In tiles, of tiled_gemm.h. LEADING: y or h where it comes first, since what it has is updated; FOLLOWING: else.
+#define MOE_GATE_UP_TILES(symbol, X, threads, TILE, LEADING, FOLLOWING, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS) \
+  KERNEL(threads)                                                                                                       \
+  void symbol(INSIDE LEADING IN(X, x), ROUTING, INSIDE GATE, INSIDE UP INSIDE FOLLOWING, u32 k, u32 experts, u32 n,       \
+              u32 columns, GATED_SCALARS, u32 matrix_rows) {                                                            \
+    moe_gate_up_gemm<INSIDE TILE>(x, {expert, order, offsets, tiles, k, experts}, INSIDE Weight(INSIDE GATE_IS),         \
+                                  INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), y, n, columns, matrix_rows); \
   }
-#define MOE_ROWS_GEMM(symbol, X, Weight, DOWN, DOWN_IS)                                                              \
-  KERNEL(MATRIX_THREADS)                                                                                             \
-  void symbol(OUT(X, y), IN(X, h), ROUTING, INSIDE DOWN, u32 k, u32 n, u32 columns, u32 matrix_rows) {               \
-    moe_rows_gemm(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y, n, columns, matrix_rows); \
+#define MOE_ROWS_TILES(symbol, X, threads, TILE, LEADING, FOLLOWING, Weight, DOWN, DOWN_IS)                               \
+  KERNEL(threads)                                                                                                       \
+  void symbol(INSIDE LEADING IN(X, x), ROUTING, INSIDE DOWN INSIDE FOLLOWING, u32 k, u32 experts, u32 n, u32 columns,     \
+              u32 matrix_rows) {                                                                                        \
+    moe_rows_gemm<INSIDE TILE>(x, {expert, order, offsets, tiles, k, experts}, INSIDE Weight(INSIDE DOWN_IS), y, n,      \
+                               columns, matrix_rows);                                                                   \
   }
 #define MOE_GATHER(symbol, X)                                                                \
   KERNEL(COMBINE_THREADS)                                                                    \

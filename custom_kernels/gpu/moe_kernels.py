@@ -10,6 +10,7 @@ from itertools import product
 from ..ops.formats import FORMATS
 from ..ops.formats_affine import AffineFormat
 from .elements import OF
+from .gemm_tiles import Tile
 
 EXPERT_ROWS = 8  # most sorted rows of an expert that a gemv takes at once
 ROUTE_EXPERTS = (128, 512)  # most experts of a routing kernel
@@ -49,11 +50,9 @@ def weight_parameters(members: Sequence[str], prefix: str, *more: str) -> str:
     return f"({given}), ({{{held}}})"
 
 
-def expert_kernels(
-    name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], matrix: bool
-) -> dict[str, str]:
+def expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:
     """Symbol -> line, with OF in it (elements.py), of one format. name: in symbols; parts: of a weight, in operand
-    order; matrix: whether the matrix units can hold its codes."""
+    order."""
     kind = f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
     weight = partial(weight_parameters, members)
@@ -65,11 +64,26 @@ def expert_kernels(
         pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
         start = f"strixhlo_moe_{gate_up(biased)}"
         lines[f"{start}_gemv_{name}_m{most}"] = f"MOE_GATE_UP_GEMV({OF}, {most}, {kind}, {pair})"
-        if matrix:
-            lines[f"{start}_gemm_{name}"] = f"MOE_GATE_UP_GEMM({OF}, {kind}, {pair})"
     lines[f"strixhlo_moe_rows_gemv_{name}_m{most}"] = f"MOE_ROWS_GEMV({OF}, {most}, {kind}, {down})"
-    if matrix:
-        lines[f"strixhlo_moe_rows_gemm_{name}"] = f"MOE_ROWS_GEMM({OF}, {kind}, {down})"
+    return lines
+
+
+def expert_tile_kernels(
+    name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...], tile: Tile
+) -> dict[str, str]:
+    """The same of those that multiply an expert's rows in tiles. On NVIDIA GPUs they do all rows, on AMD's those of
+    experts that have many, beside a gemv."""
+    nvidia, kind = tile.waves_n > 0, f"({weight_type(format, dtypes)})"
+    y = "(), (, OUT({x}, y))" if nvidia else "(OUT({x}, y),), ()"
+    start, members = f"{OF}, {tile.threads}, ({tile.kernel}), {y}, {kind}", [member_of(p) for p in parts]
+    weight = partial(weight_parameters, members)
+    lines = {f"strixhlo_moe_rows_gemm_{name}_m{tile.name}": f"MOE_ROWS_TILES({start}, {weight('down')})"}
+    for biased in (False, True):
+        if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
+            continue
+        biases = ("gate_bias", "up_bias") if biased else ()
+        pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
+        lines[f"strixhlo_moe_{gate_up(biased)}_gemm_{name}_m{tile.name}"] = f"MOE_GATE_UP_TILES({start}, {pair})"
     return lines
 
 

@@ -14,6 +14,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
 from ..ops.moe_route import RESULTS, most_tiles, result_shapes
 from .elements import with_elements
+from .gemm_tiles import EXPERT_MATRIX_TILE, EXPERT_TILE, Tile, tiled
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, run_of
 from .moe_kernels import (
@@ -31,8 +32,7 @@ ROUTING = ("expert", "order", "offsets", "tiles")
 FEW_TOKENS = 16  # at most, for moe_rows.h: each is summed as alone
 FEW_COLUMNS = 32  # of which a row there has whole ones
 FEW_WAVES = 8  # of a workgroup of moe_rows.h, each with 16 weight rows
-MATRIX_COLUMNS = 128  # weight rows in a tile of the matrix units
-MATRIX_ROWS = 16  # sorted rows of an expert from which they are worth it
+MATRIX_ROWS = 16  # sorted rows of an expert from which AMD's matrix units are worth it
 NEVER = -1  # as an unsigned number: more rows than there are
 
 
@@ -50,6 +50,20 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     inputs = ("logits", "positions", "bias" if biased else "logits")
     launch = Launch(with_elements(f"strixhlo_moe_route_e{most}", types[0][1]), inputs, outputs, scalars, 1, THREADS)
     return Lowering(inputs[: len(types)], (launch,), RESULTS)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """least: rows of an expert that make a tile, others being left to a gemv; count: of tiles at most."""
+
+    tile: Tile
+    least: int
+    count: int
+
+    @property
+    def gemv(self) -> bool:
+        """Whether some rows are left to a gemv."""
+        return self.least > 1
 
 
 @dataclass(frozen=True)
@@ -79,9 +93,15 @@ class Experts:
         fits = self.kernel not in WIDE and self.columns % FEW_COLUMNS == 0
         return bool(chip.multiprocessors) and fits and tokens <= FEW_TOKENS
 
-    def on_matrix_units(self, tokens: int) -> bool:
-        """Whether the matrix units can hold its codes, and an expert can have enough rows for them."""
-        return tokens >= MATRIX_ROWS and self.kernel not in WIDE
+    def tiles(self, chip: Chip, tokens: int, pairs: int) -> Tiles | None:
+        """How the matrix units take the rows of `pairs` pairs; None where no expert can have enough of them, or where
+        the units do not hold its codes."""
+        if not tiled(self.kernel, self.x, chip.tiles) or self.few(chip, tokens):
+            return None
+        tile, least = (EXPERT_TILE, 1) if chip.tiles else (EXPERT_MATRIX_TILE, MATRIX_ROWS)
+        if tokens < (EXPERT_ROWS + 1 if chip.tiles else MATRIX_ROWS):
+            return None
+        return Tiles(tile, least, min(pairs // least, pairs // tile.rows + self.experts))
 
 
 def experts_of(format: str, experts: int, columns: int, k: int, types: OperandTypes, x: str) -> Experts | None:
@@ -116,8 +136,8 @@ def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chi
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """The norm, both matmuls and the activation over sorted rows: a launch for the norm, a GEMV, and the matrix units
-    for experts with many rows. Where the weights differ in format, or have too many parts for one dispatch, they are
-    multiplied one after the other.
+    for experts with many rows, NVIDIA's for all of a prompt. Where the weights differ in format, or have too many parts
+    for one dispatch, they are multiplied one after the other.
     """
     ((t, columns), x), (pairs,), experts = types[0], types[1][0], types[3][0][0] - 1
     format, biased, k, normed = attributes["format"], attributes["biased"], attributes["k"], attributes["normed"]
@@ -146,7 +166,10 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
 def _together(
     chip: Chip, weight: Experts, parts: tuple[str, ...], biased: bool, how: tuple[int, int], tokens: int, pairs: int
 ) -> list[Launch]:
-    matrix = weight.on_matrix_units(tokens)
+    matrix, inputs = weight.tiles(chip, tokens, pairs), ("x", *ROUTING, *parts)
+    h = Output("h", (pairs, weight.n), weight.x)
+    if matrix and not matrix.gemv:
+        return [_in_tiles(weight, matrix, gate_up(biased), inputs, h, how)]
     tiles = most_tiles(pairs, weight.experts)
     lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
@@ -154,16 +177,24 @@ def _together(
     if weight.few(chip, tokens):
         workgroups, symbol = ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
         shape = (*shape[:-1], workgroups)
-    h, scalars = Output("h", (pairs, weight.n), weight.x), (*shape, *how, MATRIX_ROWS if matrix else NEVER)
-    inputs, threads = ("x", *ROUTING, *parts), chip.gemv_waves * WAVE
+    scalars, threads = (*shape, *how, matrix.least if matrix else NEVER), chip.gemv_waves * WAVE
     launches = [Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, tiles * workgroups, threads)]
     if matrix:
-        whole = Output("h_whole", h.shape, weight.x, updates="h")
-        symbol = f"strixhlo_moe_{gate_up(biased)}_gemm_{weight.kernel}"
-        own = (weight.k, weight.n, weight.columns, *how, MATRIX_ROWS)
-        grid = tiles * ceil_div(weight.n, MATRIX_COLUMNS // 2)
-        launches.append(Launch(with_elements(symbol, weight.x), ("h", *inputs), (whole,), own, grid, THREADS))
+        launches.append(_in_tiles(weight, matrix, gate_up(biased), inputs, h, how))
     return launches
+
+
+def _in_tiles(
+    weight: Experts, tiles: Tiles, name: str, inputs: tuple[str, ...], result: Output, how: tuple[int, ...] = ()
+) -> Launch:
+    """The rows that the matrix units take, beside those of a gemv or alone. how: of the activation, of gate and up."""
+    symbol = with_elements(f"strixhlo_moe_{name}_gemm_{weight.kernel}_m{tiles.tile.name}", weight.x)
+    scalars = (weight.k, weight.experts, weight.n, weight.columns, *how, tiles.least)
+    grid = tiles.count * tiles.tile.workgroups(1, (weight.n,), gated=bool(how))
+    if tiles.gemv:
+        inputs = (result.name, *inputs)
+        result = Output(f"{result.name}_whole", result.shape, result.dtype, updates=result.name)
+    return Launch(symbol, inputs, (result,), scalars, grid, tiles.tile.threads)
 
 
 def _apart(
@@ -222,10 +253,13 @@ def _rows(
     chip: Chip, weight: Experts, x: str, parts: tuple[str, ...], result: str, tokens: int, pairs: int
 ) -> list[Launch]:
     """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
-    tiles, matrix = most_tiles(pairs, weight.experts), weight.on_matrix_units(tokens)
-    lanes, workgroups = down_geometry(weight, chip)
-    shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, MATRIX_ROWS if matrix else NEVER)
+    tiles, matrix = most_tiles(pairs, weight.experts), weight.tiles(chip, tokens, pairs)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
+    if matrix and not matrix.gemv:
+        return [_in_tiles(weight, matrix, "rows", inputs, out)]
+    lanes, workgroups = down_geometry(weight, chip)
+    least = matrix.least if matrix else NEVER
+    shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, least)
     symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):
         workgroups, symbol = ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
@@ -233,9 +267,5 @@ def _rows(
     grid, threads = tiles * workgroups, chip.gemv_waves * WAVE
     launches = [Launch(with_elements(symbol, weight.x), inputs, (out,), shape, grid, threads)]
     if matrix:
-        whole = Output(f"{result}_whole", out.shape, weight.x, updates=result)
-        scalars = (weight.k, weight.n, weight.columns, MATRIX_ROWS)
-        grid = tiles * ceil_div(weight.n, MATRIX_COLUMNS)
-        symbol = with_elements(f"strixhlo_moe_rows_gemm_{weight.kernel}", weight.x)
-        launches.append(Launch(symbol, (result, *inputs), (whole,), scalars, grid, THREADS))
+        launches.append(_in_tiles(weight, matrix, "rows", inputs, out))
     return launches

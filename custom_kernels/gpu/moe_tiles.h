@@ -20,14 +20,18 @@ DEVICE Nvfp4 of_expert(Nvfp4 weight, u32 expert) {
 }
 
 // Sorted rows [first, first + count) of one expert; `together`: how many rows there are where the matrix units, which
-// take MATRIX_TILE rows of an expert from `matrix_first` on, would take them.
+// take MATRIX_TILE rows of an expert at a time, would take them.
 struct ExpertTile {
-  u32 expert, first, count, matrix_first, together;
+  u32 expert, first, count, together;
+};
+// What the matrix units take at a time; count 0: nothing.
+struct MatrixTile {
+  u32 expert, first, count;
 };
 
 struct ExpertRouting {
   const GLOBAL i32 *expert, *order, *offsets, *tiles;
-  u32 k;
+  u32 k, experts = 0;
 
   __attribute__((always_inline)) u32 token(u32 sorted) const { return (u32)order[sorted] / k; }
   // count is 0 where there is no such tile.
@@ -36,7 +40,36 @@ struct ExpertRouting {
     if (first < 0) return {};
     const u32 e = (u32)expert[first], begin = (u32)offsets[e], end = (u32)offsets[e + 1];
     const u32 matrix_first = (u32)first - ((u32)first - begin) % MATRIX_TILE;
-    return {e, (u32)first, smaller(end - (u32)first, 16u), matrix_first, smaller(end - matrix_first, MATRIX_TILE)};
+    return {e, (u32)first, smaller(end - (u32)first, 16u), smaller(end - matrix_first, MATRIX_TILE)};
+  }
+  // Tile `number` of those that have `least` rows or more, expert after expert. The wave meets: each lane counts the tiles
+  // of its share of the experts, and the one that has the tile looks for it.
+  __attribute__((always_inline)) MatrixTile matrix_tile(u32 number, u32 least) const {
+    const u32 share = ceil_div(experts, WAVE), mine = lane_id() * share, after = smaller(mine + share, experts);
+    const auto tiles_of = [&](u32 e) __attribute__((always_inline)) {
+      const u32 rows = (u32)(offsets[e + 1] - offsets[e]);
+      return rows / MATRIX_TILE + (rows % MATRIX_TILE >= least);
+    };
+    u32 count = 0;
+    for (u32 e = mine; e < after; e++) count += tiles_of(e);
+    u32 until = count;  // of this lane and those before it
+    UNROLL for (u32 step = 1; step < WAVE; step *= 2) {
+      const u32 before = shuffle_bits(until, lane_id() < step ? lane_id() : lane_id() - step);
+      until += lane_id() < step ? 0 : before;
+    }
+    if (number >= broadcast_bits(until, WAVE - 1)) return {};
+    u32 lanes_before = until <= number;
+    UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) lanes_before += shuffle_bits(lanes_before, lane_id() ^ mask);
+    u32 left = number - (until - count), e = mine;
+    if (until - count <= number && number < until) {
+      for (u32 own = tiles_of(e); left >= own; own = tiles_of(e)) {
+        left -= own;
+        e++;
+      }
+    }
+    const u32 found = broadcast_bits(e, lanes_before), begin = (u32)offsets[found], end = (u32)offsets[found + 1];
+    const u32 first = begin + broadcast_bits(left, lanes_before) * MATRIX_TILE;
+    return {found, first, smaller(end - first, MATRIX_TILE)};
   }
 };
 
