@@ -4,7 +4,8 @@
 // times the sum of x added.
 //
 // A workgroup of eight waves computes TM x N of y, K columns at a time through local memory. While one step is multiplied,
-// the next is on its way to registers, then decoded into a second buffer where local memory has room for two. With many rows
+// the next is on its way to registers, then decoded into a second buffer where local memory has room for two (not where x
+// has two terms: docs/performance.md). With many rows
 // the waves share the tile of y; with few, where reading the weight is what takes time, they share the columns, and add what
 // they have at the end.
 #pragma once
