@@ -1,16 +1,18 @@
-"""What a decoded token takes of every family, counted in the compiler's own plan: `python benchmarks/family_dispatches.py
-[FAMILY ...]` writes a table of small models (tests/family_checkpoints.py) with bfloat16 weights. Nothing is run."""
+"""What a decoded token takes of every family, counted in the compiler's own plan of small models with bfloat16 weights
+(tests/family_checkpoints.py): `python benchmarks/family_dispatches.py [FAMILY ...]`. Nothing is run."""
 
 from __future__ import annotations
 
 import sys
 from copy import deepcopy
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers
+from jax.typing import DTypeLike
 
 from strixhlo.bundle import Kind, KVCache
 from strixhlo.compile.compile import lower_without_kernels
@@ -24,7 +26,7 @@ from strixhlo.export.models import Model, model_from_config
 from strixhlo.export.trace import trace
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from family_checkpoints import CASES, SHAPE  # noqa: E402  (found by the line above)
+from family_checkpoints import CASES, SHAPE
 
 CONTEXT = 256
 ENTRIES: dict[str, tuple[Kind, int]] = {f"decode_{rows}": ("decode", rows) for rows in (1, 8)}
@@ -38,10 +40,14 @@ def weights_of(model: Model) -> dict[str, Weight]:
         wide = len(shape) < 2 or name.endswith("bias")
         dtype, format = (np.float32, "f32") if wide else (jnp.bfloat16, "bf16")
         columns = shape[-1] if shape else 1
-        weights[name] = Weight({"dense": jax.ShapeDtypeStruct(shape, dtype)}, format, columns)
+        weights[name] = _weight(shape, dtype, format, columns)
     for name, table in model.tables(CONTEXT).items():
-        weights[name] = Weight({"dense": jax.ShapeDtypeStruct(table.shape, np.float32)}, "f32", table.shape[-1])
+        weights[name] = _weight(table.shape, np.float32, "f32", table.shape[-1])
     return weights
+
+
+def _weight(shape: tuple[int, ...], dtype: DTypeLike, format: str, columns: int) -> Weight:
+    return Weight({"dense": cast(jax.Array, jax.ShapeDtypeStruct(shape, dtype))}, format, columns)
 
 
 def counted(case: str, target: str) -> tuple[int, dict[str, dict[str, int]]]:
