@@ -103,6 +103,7 @@ def run_moe(run_launches, v: dict[str, np.ndarray], format: str, **how) -> tuple
 
 
 FOUR_BITS = ("mxfp4", "nvfp4", "affine4_g64_bf16_bf16")
+BIASED = ("mxfp4", "q5_k")  # formats of which kernel_machine.py builds kernels with biases
 
 
 def assert_near(y: np.ndarray, want: np.ndarray) -> None:
@@ -116,7 +117,7 @@ def test_every_format(run_launches, name):
     shape = (192, 64) if format.startswith("affine") else (96, 72 if format == "f16" else 64)
     launched = set()
     for tokens, kind in ((1, "random"), (4, "steps"), (8, "one"), (43, "random"), (80, "one")):
-        biased = tokens == 4
+        biased = tokens == 4 and name in BIASED
         v = problem(format, tokens, biased, kind, shape, narrow=format != name)
         y, launches = run_moe(run_launches, v, format, biased=biased)
         assert_near(y, expected(v, "silu", 0.0))
