@@ -1,7 +1,8 @@
 """A mixture of experts of few tokens becomes fewer calls where the target has kernels for them.
 
 `moe_route`, `moe_gate_up` and `moe_down`, whose results nobody else wants, become `moe_one`, which no model calls. Or
-the first two become `moe_chosen_gate_up`, whose choice the last takes as `moe_chosen_down`.
+the first two become `moe_chosen_gate_up`, whose choice the last takes as `moe_chosen_down`, with the `add_gated` of a
+shared expert.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from ..custom_kernels.ops.add_gated import NAME as ADD_GATED
 from ..custom_kernels.ops.launch import LoweringRule
 from ..custom_kernels.ops.moe_matmul import DOWN, GATE_UP
 from ..custom_kernels.ops.moe_route import NAME as ROUTE
@@ -35,9 +37,9 @@ class Mixture:
         """Of all three; `corrected` where the router's scores are, `added` where the last operand of `down` is a
         residual, and the factor of what is added to it."""
         of_route, of_gate_up = call_attributes(self.route), call_attributes(self.gate_up)
-        of_down = call_attributes(self.down)
+        of_down, columns = call_attributes(self.down), ir.RankedTensorType(self.route.operands[0].type).shape[1]
         added = {"added": bool(of_down.get("added", False)), "added_scale": float(of_down.get("scale", 1.0))}
-        return of_route | of_gate_up | {"corrected": of_route["biased"]} | added
+        return {"experts": columns} | of_route | of_gate_up | {"corrected": of_route["biased"]} | added
 
     def made_attributes(self) -> dict[str, ir.Attribute]:
         """`attributes` as the compiler has them."""
@@ -45,7 +47,8 @@ class Mixture:
         made = {i.name: i.attr for call in calls for i in ir.DictAttr(call.attributes["backend_config"])}
         flags = {name: ir.BoolAttr.get(self.attributes[name]) for name in ("corrected", "added")}
         scale = ir.FloatAttr.get(ir.F64Type.get(), self.attributes["added_scale"])
-        return made | flags | {"added_scale": scale}
+        experts = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.attributes["experts"])
+        return made | flags | {"added_scale": scale, "experts": experts}
 
 
 def fuse_experts(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
@@ -80,19 +83,35 @@ def _with_choice(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
     rule, of_down = rules.get("moe_chosen_gate_up"), rules.get("moe_chosen_down")
     route, gate_up, down = mixture.route, mixture.gate_up, mixture.down
     operands = [*route.operands, gate_up.operands[0], *list(gate_up.operands)[5:]]
-    if rule is None or of_down is None or rule(mixture.attributes, types_of(operands)) is None:
+    attributes = mixture.attributes
+    if rule is None or of_down is None or rule(attributes, types_of(operands)) is None:
         return 0
-    h, experts = gate_up.results[0].type, ir.RankedTensorType(route.operands[0].type).shape[1]
+    h, experts = gate_up.results[0].type, attributes["experts"]
     chosen = ir.RankedTensorType.get([3, ir.RankedTensorType(h).shape[0]], ir.IntegerType.get_signless(32))
     own = {i.name: i.attr for i in ir.DictAttr(down.attributes["backend_config"])}
     own["experts"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), experts)
-    types = [*types_of([gate_up.results[0]]), (tuple(chosen.shape), "i32"), *types_of(list(down.operands)[OF_DOWN:])]
+    weights = list(down.operands)[OF_DOWN:]
+    types = [*types_of([gate_up.results[0]]), (tuple(chosen.shape), "i32"), *types_of(weights)]
     if of_down(call_attributes(down) | {"experts": experts}, types) is None:
         return 0
+    gated = _gated(mixture)
+    if gated:
+        weights[-1:] = gated.operands
+        config = {i.name: i.attr for i in ir.DictAttr(gated.attributes["backend_config"])}
+        own |= {"gated": ir.BoolAttr.get(True), "shared_scale": config["scale"], "column": config["column"]}
     made = _call(gate_up, CHOSEN_GATE_UP, operands, [h, chosen], mixture.made_attributes())
-    (y,) = _call(down, CHOSEN_DOWN, [*made, *list(down.operands)[OF_DOWN:]], [down.results[0].type], own)
+    (y,) = _call(down, CHOSEN_DOWN, [*made, *weights], [down.results[0].type], own)
     _replace(mixture, y)
-    return 1
+    if gated:
+        gated.erase()
+    return 1 + bool(gated)
+
+
+def _gated(mixture: Mixture) -> ir.Operation | None:
+    """The `add_gated` whose result nobody but `down` takes, as its residual."""
+    residual = mixture.down.operands[len(mixture.down.operands) - 1]
+    found = _maker(residual, ADD_GATED) if mixture.attributes["added"] else None
+    return found if found and {use.owner for use in residual.uses} == {mixture.down} else None
 
 
 def _call(

@@ -35,7 +35,8 @@ def _row_tile(rows: int) -> int:
 
 def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """Up to 512 experts, one workgroup; None for more."""
-    (t, experts), k, biased = types[0][0], attributes["k"], attributes["biased"]
+    (t, columns), k, biased = types[0][0], attributes["k"], attributes["biased"]
+    experts = attributes.get("experts", columns)
     if experts > MOST_EXPERTS or k > experts:
         return None
     operands = ("logits", "positions", "bias")[: len(types)]
@@ -43,7 +44,7 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     tiles = outputs[-1].shape[0]
     a = attributes
     how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
-    scalars = (t, experts, k, *how, a["groups"], a["group_k"], a["group_top"], int(biased), tiles)
+    scalars = (t, experts, k, *how, a["groups"], a["group_k"], a["group_top"], int(biased), tiles, columns)
     inputs = ("logits", "positions", "bias" if biased else "logits")
     return Lowering(operands, (Launch("strixhlo_moe_route", inputs, outputs, scalars, 1),), RESULTS)
 

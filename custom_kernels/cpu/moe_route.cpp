@@ -92,20 +92,20 @@ static void sort_pairs(const int32_t* ids, int64_t pairs, int64_t experts, int64
   }
 }
 
-// One workgroup. `bias` is read only where `biased`.
+// One workgroup. `bias` is read only where `biased`; columns: of logits, of which the first are the experts'.
 KERNEL strixhlo_moe_route(BUFFER(const float, logits), BUFFER(const int32_t, positions), BUFFER(const float, bias),
                           BUFFER(int32_t, ids), BUFFER(float, weights), BUFFER(int32_t, places), BUFFER(int32_t, order),
                           BUFFER(int32_t, expert), BUFFER(int32_t, offsets), BUFFER(int32_t, tiles), int64_t tokens,
                           int64_t experts, int64_t k, int64_t scoring, int64_t normalize, int64_t scale_bits,
                           int64_t groups, int64_t group_k, int64_t group_top, int64_t biased, int64_t tile_count,
-                          int64_t) {
+                          int64_t columns, int64_t) {
   const MoeChoice choice = {experts, k,       scoring,   normalize,
                             groups,  group_k, group_top, __builtin_bit_cast(float, int32_t(scale_bits))};
   for (int64_t t = 0; t < tokens; t++) {
     int32_t* to = AT(ids) + t * k;
     float* weight = AT(weights) + t * k;
     if (AT(positions)[t] >= 0) {
-      route_row(AT(logits) + t * experts, biased ? AT(bias) : nullptr, choice, to, weight);
+      route_row(AT(logits) + t * columns, biased ? AT(bias) : nullptr, choice, to, weight);
     } else {
       for (int64_t j = 0; j < k; j++) to[j] = int32_t(experts), weight[j] = 0.0f;
     }

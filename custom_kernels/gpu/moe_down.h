@@ -15,6 +15,25 @@ struct Residual {
   MEMBER f32 operator()(f32 sum, u64 at) const { return x ? multiply_add(scale, sum, widen(x[at])) : sum; }
 };
 
+// What a shared expert gives, x [tokens, n] or null, times `scale` and the sigmoid of a column of logits.
+template <class X>
+struct GatedShared {
+  const GLOBAL X *x, *logits;
+  u32 columns, column;
+  f32 scale;
+
+  MEMBER f32 operator()(f32 base, u64 at, u32 token) const {
+    return x ? multiply_add(scale, logistic(widen(logits[token * columns + column])) * widen(x[at]), base) : base;
+  }
+};
+
+// y = base and what the shared expert gives. A thread makes one number.
+template <class X>
+DEVICE void add_gated(const GLOBAL X* base, const GatedShared<X> shared, GLOBAL X* y, u32 items, u32 n) {
+  const u32 item = workgroup_id() * COMBINE_THREADS + thread_id();
+  if (item < items) store(y, item, shared(widen(base[item]), item, item / n));
+}
+
 // Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, four numbers a thread.
 template <class X>
 DEVICE void moe_gather(const GLOBAL X* x, const ExpertRouting routing, GLOBAL X* sorted, u32 experts, u32 pairs,

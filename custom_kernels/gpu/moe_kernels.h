@@ -18,10 +18,10 @@
   void symbol(IN(X, logits), IN(i32, positions), IN(f32, bias), OUT(i32, ids), OUT(f32, weights),                  \
               OUT(i32, places), OUT(i32, order), OUT(i32, expert), OUT(i32, offsets), OUT(i32, tiles),             \
               u32 tokens, u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits, u32 groups, u32 group_k, \
-              u32 group_top, u32 biased, u32 tile_count) {                                                         \
+              u32 group_top, u32 biased, u32 tile_count, u32 columns) {                                                         \
     moe_route<PER_LANE>(logits, positions, bias, ids, weights, places, order, expert, offsets, tiles,              \
                         {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,      \
-                         group_k, group_top, biased, tile_count});                                                 \
+                         group_k, group_top, biased, tile_count, columns});                                                 \
   }
 
 #define ROUTING IN(i32, expert), IN(i32, order), IN(i32, offsets), IN(i32, tiles)
@@ -62,12 +62,12 @@
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
   void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
               u32 tokens, EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 scoring,           \
-              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top) {                             \
+              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top, u32 logit_columns) {                             \
     const GLOBAL f32* correction_of = CORRECTION;                                                                 \
     const auto list = [&]() __attribute__((always_inline)) {                                                       \
       return choose_pairs(logits, positions, correction_of,                                                       \
                           {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,    \
-                           group_k, group_top, correction_of != nullptr, 0},                                      \
+                           group_k, group_top, correction_of != nullptr, 0, logit_columns},                                      \
                           {chosen});                                                                              \
     };                                                                                                            \
     GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
@@ -113,17 +113,27 @@
                      {experts, n, columns, lanes, workgroups}, matrix_rows);                  \
   }
 #define RESIDUAL_SCALARS u32 added, u32 scale_bits
+#define GATED_SHARED_SCALARS u32 gated, u32 logit_columns, u32 logit_column, u32 shared_scale_bits
+#define GATED_SHARED \
+  {gated ? shared : nullptr, logits, logit_columns, logit_column, __builtin_bit_cast(f32, shared_scale_bits)}
 #define RESIDUAL {added ? residual : nullptr, __builtin_bit_cast(f32, scale_bits)}
 // order_at, weights_at: numbers before the order, the weights, which may stand in one buffer with the experts.
 #define MOE_DOWN_PAIRS(symbol, X, MOST, Weight, DOWN, DOWN_IS)                                                       \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
   void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),              \
-              IN(X, residual), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 order_at, u32 weights_at, u32 biased,     \
-              RESIDUAL_SCALARS) {                                                                                 \
+              IN(X, residual), IN(X, shared), IN(X, logits), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 order_at,   \
+              u32 weights_at, u32 biased, RESIDUAL_SCALARS, GATED_SHARED_SCALARS) {                                \
     moe_down_pairs<MOST, INSIDE Weight, X>(h, weights + weights_at, expert, order + order_at,                      \
-                                           INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL, y,    \
-                                           {experts, n, columns, lanes, workgroups}, tokens, k);                  \
+                                           INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL,       \
+                                           GATED_SHARED, y, {experts, n, columns, lanes, workgroups}, tokens, k);  \
+  }
+// Of the gated shared expert alone.
+#define ADD_GATED(symbol, X)                                                                                       \
+  KERNEL(COMBINE_THREADS)                                                                                         \
+  void symbol(IN(X, base), IN(X, shared), IN(X, logits), OUT(X, y), u32 items, u32 n, u32 gated, u32 logit_columns, \
+              u32 logit_column, u32 shared_scale_bits) {                                                          \
+    add_gated<X>(base, GATED_SHARED, y, items, n);                                                                \
   }
 // In tiles, of tiled_gemm.h. LEADING: y or h where it comes first, since what it has is updated; FOLLOWING: else.
 #define MOE_GATE_UP_TILES(symbol, X, threads, TILE, LEADING, FOLLOWING, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS) \

@@ -167,4 +167,5 @@ def routing_kernels() -> dict[str, str]:
         **activate,
         "strixhlo_moe_gather": f"MOE_GATHER({OF})",
         "strixhlo_moe_combine": f"MOE_COMBINE({OF})",
+        "strixhlo_moe_add_gated": f"ADD_GATED({OF})",
     }

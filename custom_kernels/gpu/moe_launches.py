@@ -38,15 +38,15 @@ NEVER = -1  # as an unsigned number: more rows than there are
 
 def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """One workgroup; None for more experts, choices, groups or pairs than it takes."""
-    (t, experts), k, biased = types[0][0], attributes["k"], attributes["biased"]
-    a = attributes
+    (t, columns), k, biased = types[0][0], attributes["k"], attributes["biased"]
+    a, experts = attributes, attributes.get("experts", columns)
     most = next((e for e in ROUTE_EXPERTS if experts <= e), None)
     if most is None or k > min(experts, MOST_CHOSEN) or t * k > MOST_PAIRS or a["groups"] > MOST_GROUPS:
         return None
     outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
     how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
-    scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0])
+    scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0], columns)
     inputs = ("logits", "positions", "bias" if biased else "logits")
     launch = Launch(with_elements(f"strixhlo_moe_route_e{most}", types[0][1]), inputs, outputs, scalars, 1, THREADS)
     return Lowering(inputs[: len(types)], (launch,), RESULTS)

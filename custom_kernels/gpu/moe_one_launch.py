@@ -80,7 +80,8 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     needed: other chips, several tokens, more than a workgroup can hold, or more buffers than a dispatch can have."""
     a = attributes
     form = OneForm(a["corrected"], a["biased"], a["normed"], a["added"])
-    ((t, experts), logits), ((_, hidden), x) = types[0], types[2]
+    ((t, columns), logits), ((_, hidden), x) = types[0], types[2]
+    experts = a.get("experts", columns)
     names = operands_of(a["format"], hidden, form)
     known = dict(zip(names, types, strict=True))
     own = {w: [v for n, v in known.items() if n.startswith(f"{w}.")] for w in ("gate", "up", "down")}

@@ -91,7 +91,7 @@ DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, con
   const u32 wave = wave_id(), lane = lane_id(), pairs = c.tokens * c.k, row = thread_id();
   if (wave < PAIRED_TOKENS) {
     const u32 token = smaller(wave, c.tokens - 1);
-    const GLOBAL X* of_token = logits + (u64)token * c.experts;
+    const GLOBAL X* of_token = logits + (u64)token * c.columns;
     u32 id = 0;
     f32 weight = 0.0f;
     if (c.experts <= 128) {
@@ -218,7 +218,7 @@ DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up,
 template <u32 MOST, class W, class X>
 DEVICE void moe_down_pairs(const GLOBAL X* h, const GLOBAL f32* weights, const GLOBAL i32* expert,
                            const GLOBAL i32* order, W weight, const GLOBAL f32* bias, const Residual<X> residual,
-                           GLOBAL X* y, const ExpertShape s, u32 tokens, u32 k) {
+                           const GatedShared<X> shared, GLOBAL X* y, const ExpertShape s, u32 tokens, u32 k) {
   constexpr u32 R = DOWN_ROWS;
   weight.runs = s.columns / W::RUN;
   if (thread_id() < tokens * k) PairSums::weight[thread_id()] = weights[(u32)order[thread_id()]];
@@ -262,7 +262,7 @@ DEVICE void moe_down_pairs(const GLOBAL X* h, const GLOBAL f32* weights, const G
     for (u32 token = 0; first && token < tokens; token++) {
       UNROLL for (u32 r = 0; r < R; r++) {
         const u64 at = (u64)token * s.n + row + r;
-        if (row + r < s.n) store(y, at, residual(sums[token * rows_of_block + r], at));
+        if (row + r < s.n) store(y, at, shared(residual(sums[token * rows_of_block + r], at), at, token));
       }
     }
   }

@@ -64,7 +64,7 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     what `moe_down` takes in place of the routing: int32 [3, pairs], experts and pairs of sorted rows, and the bits of
     each pair's weight."""
     a, biased, normed, corrected = attributes, attributes["biased"], attributes["normed"], attributes["corrected"]
-    ((t, experts), logits), first = types[0], 2 + corrected
+    ((t, logit_columns), logits), first, experts = types[0], 2 + corrected, attributes["experts"]
     (_, columns), x = types[first]
     own, count = types[first + 1 :], len(part_names(a["format"], 1, columns))
     gate, up = (experts_of(a["format"], experts, columns, a["k"], own[i * count :], x) for i in range(2))
@@ -79,7 +79,7 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     outputs = (_h(gate, t), Output("chosen", (3, t * gate.k), "i32"))
     routing = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
-    scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *routing, *groups)
+    scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *routing, *groups, logit_columns)
     launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
     return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), ("h", "chosen"))
 
@@ -99,13 +99,16 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
 
 def moe_chosen_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """`moe_down` after `moe_chosen_gate_up`: h, what that has chosen, and the operands after the routing; attributes:
-    the number of experts too."""
+    the number of experts too. Where it is `gated`, it does the `add_gated` whose result would be the residual: base, x
+    and logits are the last operands in its place, shared_scale and column its attributes."""
     ((pairs, columns), x), k = types[0], attributes["k"]
     weight = experts_of(attributes["format"], attributes["experts"], columns, k, types[2:], x)
     if weight is None or not paired(weight, chip, pairs // k):
         return None
     down, added = _down_operands(attributes["format"], weight, attributes)
-    launch = _down(chip, weight, attributes, ("h", "chosen", "chosen", "chosen"), pairs // k, (pairs, 2 * pairs))
+    columns = types[-1][0][1] if attributes.get("gated", False) else 0
+    inputs, places = ("h", "chosen", "chosen", "chosen"), (pairs, 2 * pairs)
+    launch = _down(chip, weight, attributes, inputs, pairs // k, places, columns)
     return Lowering(("h", "chosen", *down, *added), (launch,), ("y",))
 
 
@@ -145,7 +148,8 @@ def _down_operands(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the weight's parts, and of what is added."""
     down = tuple(f"down.{name}" for name in part_names(format, 1, weight.columns))
-    return down, (*("bias",) * attributes["biased"], *("residual",) * attributes.get("added", False))
+    gated = ("shared", "logits") if attributes.get("gated", False) else ()
+    return down, (*("bias",) * attributes["biased"], *("residual",) * attributes.get("added", False), *gated)
 
 
 def _down(
@@ -155,14 +159,26 @@ def _down(
     routing: tuple[str, ...],
     tokens: int,
     places: tuple[int, int],
+    logit_columns: int = 0,
 ) -> Launch:
     """places: of the order and the weights in their buffers."""
     lanes, workgroups = down_geometry(weight, chip)
     down, added = _down_operands(attributes["format"], weight, attributes)
-    biased, has_residual = "bias" in added, "residual" in added
+    biased, has_residual, gated = ("bias" in added, "residual" in added, "shared" in added)
     shape = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     scalars = (*shape, *places, int(biased), int(has_residual), float_bits(attributes.get("scale", 1.0)))
+    scalars += (int(gated), logit_columns, attributes.get("column", 0), float_bits(attributes.get("shared_scale", 1.0)))
     inputs = (*routing, *down, "bias" if biased else routing[1], "residual" if has_residual else "h")
+    inputs += ("shared", "logits") if gated else ("h", "h")
     y = (Output("y", (tokens, weight.n), weight.x),)
     symbol = with_elements(f"{DOWN}{weight.kernel}_m{paired(weight, chip, tokens)}", weight.x)
     return Launch(symbol, inputs, y, scalars, workgroups, chip.gemv_waves * WAVE)
+
+
+def add_gated(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    """One launch."""
+    ((m, n), x), (_, columns) = types[0], types[2][0]
+    scalars = (m * n, n, 1, columns, attributes["column"], float_bits(attributes["scale"]))
+    y, symbol = (Output("y", (m, n), x),), with_elements("strixhlo_moe_add_gated", x)
+    launch = Launch(symbol, ("base", "x", "logits"), y, scalars, ceil_div(m * n, many.THREADS), many.THREADS)
+    return Lowering(("base", "x", "logits"), (launch,), ("y",))

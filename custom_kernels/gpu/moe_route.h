@@ -17,6 +17,7 @@ struct RouteChoice {
   u32 tokens, experts, k, scoring, normalize;
   f32 scale;
   u32 groups, group_k, group_top, biased, tile_count;
+  u32 columns = experts;  // of logits
 };
 
 struct RouteTiles {
@@ -197,7 +198,7 @@ DEVICE void moe_route(const GLOBAL X* logits, const GLOBAL i32* positions, const
     const u32 token = smaller(first + wave, c.tokens - 1);
     u32 id = 0;
     f32 weight = 0.0f;
-    choose<PER_LANE>(logits + (u64)token * c.experts, bias, c, id, weight);
+    choose<PER_LANE>(logits + (u64)token * c.columns, bias, c, id, weight);
     weight = weight_of(weight, c);
     if (positions[token] < 0) {
       id = c.experts;

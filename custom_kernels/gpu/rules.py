@@ -18,7 +18,7 @@ from .kernels import DENSE, POOLS
 from .launches import WAVE, Chip, argmax_launches, dense_matmul_launches, quantized_matmul_launches
 from .moe_launches import moe_route
 from .moe_one_launch import moe_one
-from .moe_pairs_launches import moe_chosen_down, moe_chosen_gate_up, moe_down, moe_gate_up
+from .moe_pairs_launches import add_gated, moe_chosen_down, moe_chosen_gate_up, moe_down, moe_gate_up
 
 APPEND_THREADS = 256
 
@@ -33,6 +33,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "attention": partial(_attention, chip),
         "argmax": _argmax,
         "add_normed": _add_normed,
+        "add_gated": add_gated,
         "embedding": embedding,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),

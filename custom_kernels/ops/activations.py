@@ -34,6 +34,8 @@ def activation_operands(op: str, attributes: Mapping[str, Any], operands: int) -
         return ()
     if op == "add_normed":
         return 0, 1
+    if op == "add_gated":
+        return 0, 1, 2
     if op == "fused_matmul":  # the residual and the base of a sum stand at the end, before what belongs to the sum
         after = {"": 0, "sum": 2, "scaled": 3}[attributes.get("summed", "")]
         residual = (operands - after - 1,) if attributes["added"] else ()

@@ -1,6 +1,7 @@
 """`strixhlo.moe_route`: which experts each token goes to, and the tokens sorted by expert.
 
-Operands: logits [T, E] of the router (activations.py); positions int32 [T] (-1: a padding row, which goes to no
+Operands: logits [T, E] of the router, or [T, more], where columns from the attribute experts on are something else's
+(activations.py); positions int32 [T] (-1: a padding row, which goes to no
 expert); where
 `biased`, bias float32 [E], added to the scores for the choice only (DeepSeek-V3's e_score_correction_bias).
 
@@ -93,9 +94,11 @@ def reference(
     group_k: int,
     group_top: int,
     biased: bool,
+    experts: int = 0,
 ) -> tuple[jax.Array, ...]:
     """The semantics in plain jnp: ranks by comparing all with all."""
-    experts, logits = logits.shape[1], float32(logits)
+    experts = experts or logits.shape[1]
+    logits = float32(logits[:, :experts])
     if scoring == "sigmoid":
         scores = jax.nn.sigmoid(logits)
     else:
@@ -153,8 +156,10 @@ def moe_route(
     groups: int = 1,
     group_k: int = 1,
     group_top: int = 2,
+    experts: int = 0,
 ) -> Routing:
-    """logits [T, E], positions int32 [T] (-1: padding), bias float32 [E]; see the module's text."""
+    """logits [T, E], positions int32 [T] (-1: padding), bias float32 [E]; see the module's text. experts: E, where
+    logits have more columns."""
     alike(logits)
     operands = (logits, positions) if bias is None else (logits, positions, bias)
     return Routing(
@@ -168,5 +173,6 @@ def moe_route(
             group_k=group_k,
             group_top=group_top,
             biased=bias is not None,
+            experts=experts or logits.shape[1],
         )
     )

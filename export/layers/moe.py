@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from ...custom_kernels.ops.activations import float32
+from ...custom_kernels.ops.add_gated import add_gated
 from ...custom_kernels.ops.fused_matmul import Residual
 from ...custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
 from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
-from .linear import linear, projection, projection_shapes
+from .linear import joined_projections, projection, projection_shapes
 from .mlp import Mlp
 from .norm import Input, Normed, plain
 from .weights import Weights
@@ -26,9 +27,9 @@ class Experts:
     scoring, normalize, scale, groups, group_k, group_top: see `moe_route`. correction: the tensor, of shape
     [*correction_lead, experts], that is added to the scores for the choice ("": none). activation, limit: see
     `moe_gate_up`. bias: each expert's matrices have one, [experts, N] together. router: the name of its linear layer,
-    which may have a bias. shared: an MLP that every token goes through as well, times sigmoid of the linear layer
-    `shared_gate` ("": as it is). The experts' weights are stacked: expert e's row n of a matrix [N, K] is row e * N + n
-    of the tensor.
+    which may have a bias, but not beside a `shared_gate`. shared: an MLP that every token goes through as well, times
+    sigmoid of the linear layer `shared_gate` ("": as it is). The experts' weights are stacked: expert e's row n of a
+    matrix [N, K] is row e * N + n of the tensor.
     """
 
     hidden: int
@@ -84,24 +85,27 @@ class Experts:
         -1 for rows that go to no expert."""
         assert positions is not None
         p = f"{prefix}{self.module}."
-        return self.mix(w, p, x, self.route(w, p, x, positions), self._with_shared(w, prefix, x, residual))
+        if not (self.shared and self.shared_gate):
+            return self.mix(w, p, x, self.route(w, p, x, positions), self._with_shared(w, prefix, x, residual))
+        logits = joined_projections(x, w, (p + self.router, p + self.shared_gate))
+        shared, scale = self.shared(w, prefix, x), residual.scale if residual else 1.0
+        base = residual.x if residual else jnp.zeros_like(shared)
+        total = add_gated(base, shared, logits, column=self.experts, scale=scale)
+        return self.mix(w, p, x, self._chosen(w, p, logits, positions), Residual(total, scale))
 
     def _with_shared(self, w: Weights, prefix: str, x: Input, residual: Residual | None) -> Residual | None:
         """What the experts' sum is added to: the residual and what the shared one gives."""
         if not self.shared:
             return residual
-        scale = residual.scale if residual else 1.0
-        if not self.shared_gate:
-            return Residual(self.shared(w, prefix, x, residual=residual), scale)
-        gate = linear(x, w[f"{prefix}{self.module}.{self.shared_gate}.weight"])
-        shared = scale * jax.nn.sigmoid(float32(gate)) * float32(self.shared(w, prefix, x))
-        total = float32(residual.x) + shared if residual else shared
-        return Residual(total.astype(gate.dtype), scale)
+        return Residual(self.shared(w, prefix, x, residual=residual), residual.scale if residual else 1.0)
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x [T, hidden] goes to; p: "model.layers.0.mlp."."""
+        return self._chosen(w, p, projection(x, w, p + self.router, self.router_bias), positions)
+
+    def _chosen(self, w: Weights, p: str, logits: jax.Array, positions: jax.Array) -> Routing:
         return moe_route(
-            projection(x, w, p + self.router, self.router_bias),
+            logits,
             positions,
             w[p + self.correction].dense.reshape(-1) if self.correction else None,
             k=self.k,
@@ -111,6 +115,7 @@ class Experts:
             groups=self.groups,
             group_k=self.group_k,
             group_top=self.group_top,
+            experts=self.experts,
         )
 
     def mix(self, w: Weights, p: str, x: Input, routing: Routing, residual: Residual | None = None) -> jax.Array:
