@@ -44,6 +44,12 @@ LAYER_NORMS = LLAMA | {"model_type": "starcoder2", "norm_epsilon": 1e-5, "slidin
 LAYER_NORMS |= {"mlp_type": "default", "norm_type": "layer_norm", "scale_attn_weights": True}
 MIXTURE = LLAMA | {"model_type": "qwen3_moe", "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2}
 MIXTURE |= {"moe_intermediate_size": 64, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+# A shared expert, without a gate and corrected scores in groups; with a gate.
+SHARED = LLAMA | {"model_type": "glm4_moe", "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2}
+SHARED |= {"moe_intermediate_size": 64, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "use_qk_norm": True}
+SHARED |= {"first_k_dense_replace": 0}
+GATED = MIXTURE | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 96}
+del GATED["head_dim"]
 WIDE = LLAMA | {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 ATTENTION = 4  # dispatches of a layer, before its experts
 AROUND = 4  # the embedding, the head, argmax, and what caps or scales logits
@@ -99,6 +105,13 @@ def entries(config: dict[str, Any], format: str | dict[str, str], target: str) -
     activations = "int8" if where.kind == "cpu" else "f32"
     lowered = lower_without_kernels(program.program, where, activations, None, spans=in_archive(weights))
     return entry_report(run(lowered.program, ["--compile-to=stream", "-o", "-", *where.iree_flags]))
+
+
+@pytest.mark.parametrize(("config", "experts"), [(MIXTURE, 3), (SHARED, 5), (GATED, 5)])
+def test_experts_of_a_decoded_token_on_rocm(config: dict[str, Any], experts: int) -> None:
+    """Router; the choice with gate and up; down with the sum, the residual and what a shared expert gives."""
+    for name, entry in entries(config, "q4_0", "rocm").items():
+        assert entry["dispatches"] <= (ATTENTION + experts) * LAYERS + AROUND - 1, name
 
 
 @pytest.mark.parametrize("target", ["cpu", "rocm"])

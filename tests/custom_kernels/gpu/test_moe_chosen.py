@@ -18,6 +18,7 @@ DTYPES = {"float32": "f32", "int16": "bf16", "int32": "i32", "int8": "i8"}
 RULES = gpu_rules(GFX1151)
 ROUTING = ("expert", "order", "offsets", "tiles")
 GROUPED = {"scoring": "sigmoid", "normalize": True, "scale": 2.5, "groups": 4, "group_k": 2, "biased": True}
+SHARED = ("residual", "shared", "logits")
 MIXTURE = {"k": 3, "activation": "silu", "limit": 0.0, "biased": False, "normed": False, "epsilon": 1e-3, "offset": 1.0}
 
 
@@ -51,8 +52,9 @@ def run_both(run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str
     apart["chosen"] = np.stack([apart["expert"], apart["order"], bits])
 
     together = dict(v)
-    both = route | how | {"corrected": route["biased"], "biased": how["biased"]}
-    of_down["experts"] = v["logits"].shape[1]
+    experts = v["logits"].shape[1]
+    both = route | how | {"corrected": route["biased"], "biased": how["biased"], "experts": experts}
+    of_down["experts"] = experts
     for op, attributes, names in (
         ("moe_chosen_gate_up", both, (*logits, "x", *gate_up)),
         ("moe_chosen_down", of_down, ("h", "chosen", *down)),
@@ -99,6 +101,36 @@ def test_corrected_scores_in_groups(run_amd_launches, tokens):
     assert_same(*run_both(run_amd_launches, v, GROUPED, {"format": "mxfp4", "k": 3, "normed": True}))
 
 
+def test_a_gated_shared_expert(run_amd_launches):
+    """Its gate is a column beside the router's logits. Added in the launch of down, or in one of its own."""
+    tokens = 4
+    v = few_tokens("mxfp4", tokens, "steps")
+    v["logits"] = np.concatenate([v["logits"], route_logits("random", tokens, 2)], axis=1)
+    v["shared"] = np.random.default_rng(5).standard_normal(v["x"].shape, np.float32)
+    down = ("down.codes", "down.scale")
+    own = {"column": 9, "scale": 0.75}
+    route = DEFAULTS | {"k": 3, "normalize": True, "experts": 8}
+    names = ("logits", "positions", "x", "gate.codes", "gate.scale", "up.codes", "up.scale")
+    both = route | MIXTURE | {"format": "mxfp4", "corrected": False}
+    values = run_amd_launches(lowered("moe_chosen_gate_up", both, v, names).launches, v)
+    routed = run_amd_launches(RULES["moe_route"](route, types_of(v, ("logits", "positions"))).launches, v)
+    assert values["chosen"][0].tobytes() == routed["expert"].tobytes()
+    of_down = {"format": "mxfp4", "k": 3, "biased": False, "added": True, "scale": 0.75, "experts": 8}
+    gated = of_down | {"gated": True, "column": 9, "shared_scale": 0.75}
+    y = run_amd_launches(lowered("moe_chosen_down", gated, values, ("h", "chosen", *down, *SHARED)).launches, values)[
+        "y"
+    ]
+    base = {"base": v["residual"], "x": v["shared"], "logits": v["logits"]}
+    added = run_amd_launches(RULES["add_gated"](own, types_of(base, tuple(base))).launches, base)["y"]
+    gate = 1 / (1 + np.exp(-v["logits"][:, 9:].astype(np.float64)))
+    np.testing.assert_allclose(added, v["residual"] + 0.75 * gate * v["shared"], rtol=1e-5, atol=1e-5)
+    values["residual"] = added
+    apart = run_amd_launches(
+        lowered("moe_chosen_down", of_down, values, ("h", "chosen", *down, "residual")).launches, values
+    )
+    np.testing.assert_allclose(y, apart["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_a_choice_among_many_experts(run_amd_launches):
     """160 of them, of which each token takes 16: as many pairs as there may be."""
     tokens, experts, k = 8, 160, 16
@@ -108,7 +140,7 @@ def test_a_choice_among_many_experts(run_amd_launches):
         v |= named(which, "mxfp4", expert_weights("mxfp4", experts, 8, 32, seed=seed))
     names = ("logits", "positions", "x", "gate.codes", "gate.scale", "up.codes", "up.scale")
     route = DEFAULTS | {"k": k, "scoring": "selected"}
-    attributes = route | MIXTURE | {"format": "mxfp4", "k": k, "corrected": False}
+    attributes = route | MIXTURE | {"format": "mxfp4", "k": k, "corrected": False, "experts": experts}
     got = run_amd_launches(lowered("moe_chosen_gate_up", attributes, v, names).launches, v)["chosen"]
     _, weights, _, order, expert, *_ = route_reference(jnp.asarray(v["logits"]), jnp.asarray(v["positions"]), **route)
     np.testing.assert_array_equal(got[0], expert)
@@ -119,7 +151,7 @@ def test_a_choice_among_many_experts(run_amd_launches):
 def test_what_is_better_apart():
     v = few_tokens("mxfp4", 8, "random")
     names = ("logits", "positions", "x", "gate.codes", "gate.scale", "up.codes", "up.scale")
-    attributes = DEFAULTS | MIXTURE | {"format": "mxfp4", "corrected": False}
+    attributes = DEFAULTS | MIXTURE | {"format": "mxfp4", "corrected": False, "experts": 8}
     types = types_of(v, names)
     assert RULES["moe_chosen_gate_up"](attributes, types)
     many = [((9, *types[0][0][1:]), "f32"), ((9,), "i32"), ((9, *types[2][0][1:]), "f32"), *types[3:]]
