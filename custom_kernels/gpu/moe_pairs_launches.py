@@ -166,7 +166,13 @@ def _down(
     down, added = _down_operands(attributes["format"], weight, attributes)
     biased, has_residual, gated = ("bias" in added, "residual" in added, "shared" in added)
     shape = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
-    scalars = (*shape, *places, int(biased), int(has_residual), float_bits(attributes.get("scale", 1.0)))
+    scalars: tuple[int, ...] = (
+        *shape,
+        *places,
+        int(biased),
+        int(has_residual),
+        float_bits(attributes.get("scale", 1.0)),
+    )
     scalars += (int(gated), logit_columns, attributes.get("column", 0), float_bits(attributes.get("shared_scale", 1.0)))
     inputs = (*routing, *down, "bias" if biased else routing[1], "residual" if has_residual else "h")
     inputs += ("shared", "logits") if gated else ("h", "h")
