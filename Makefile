@@ -121,6 +121,8 @@ DIR ?= $(KIT)/tests
 ON_CUDA := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) tests/custom_kernels/gpu -k cuda
 
 cuda-kit: env
+	@test -z "$$(ls -A $(DIR) 2>/dev/null)" -o -e $(DIR)/files.zip -o -d $(DIR)/recorded || \
+	  { echo "$(DIR): is there and is no kit; choose another DIR"; exit 1; }
 	rm -rf $(DIR)
 	STRIXHLO_CUDA_KIT=$(abspath $(DIR)) $(ON_CUDA)
 	$(BIN)/python tests/cuda_kit build $(DIR)

@@ -93,7 +93,8 @@ def scratch_directory(path: Path) -> Iterator[Path]:
 @contextmanager
 def only_user(folder: Path) -> Iterator[None]:
     """Makes the folder where it is not there, and holds its lock. StrixhloError while another process does. A folder
-    that is empty at the end is removed."""
+    that was made here and is empty at the end is removed."""
+    ours = not folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = _lock(folder.resolve())
@@ -105,7 +106,7 @@ def only_user(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if folder.is_dir() and not any(folder.iterdir()):
+        if ours and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         os.close(lock)
 

@@ -30,7 +30,9 @@ stderr = Progress()
 @click.option(
     "--ctx", type=click.IntRange(1), help="Tokens of a request and its answer at most. Default: the bundle's."
 )
-@click.option("--kv-cache-dtype", type=click.Choice(["f16", "fp8", "f32"]), help="Refuse programs with another one.")
+@click.option(
+    "--kv-cache-dtype", type=click.Choice(["fp8", "f16", "bf16", "f32"]), help="Refuse programs with another one."
+)
 @speculation_options
 @click.option("--queue", default=64, show_default=True, type=click.IntRange(1), help="Requests that may wait.")
 @click.option("--max-body", default="8M", show_default=True, help="Largest body of a request.")

@@ -21,7 +21,7 @@ from ..errors import StrixhloError, one_line
 # The kind of a target -> IREE's HAL driver, and what it needs on the machine.
 DRIVERS = {
     "cpu": ("local-task", ""),
-    "rocm": ("hip", "ROCm 6 or later with libamdhip64.so, /dev/kfd and /dev/dri readable"),
+    "rocm": ("hip", "ROCm 7 or later with libamdhip64.so, /dev/kfd and /dev/dri readable"),
     "cuda": ("cuda", "an NVIDIA driver with libcuda.so.1"),
     "vulkan": ("vulkan", "a Vulkan loader (libvulkan.so.1) and driver"),
 }

@@ -188,6 +188,9 @@ def test_two_do_not_work_in_one_folder(tiny: Bundle, work: Path) -> None:
     with only_user(work / "new"):
         pass
     assert work.is_dir() and not (work / "new").exists()
+    (work / "theirs").mkdir()
+    assert "plan.json is missing" in refused("tune", "--measure", work / "theirs")
+    assert (work / "theirs").is_dir()
 
 
 def test_a_table_that_does_not_fit_is_not_used(bundle: Bundle) -> None:

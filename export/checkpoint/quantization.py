@@ -26,7 +26,7 @@ from .quantized_float import (
     packed_fp4_weight,
 )
 from .quantized_integer import awq_weight, gptq_weight, int8_weight, mlx_affine_weight, packed_integer_weight
-from .quantized_module import DENSE, Module, Part, constant
+from .quantized_module import DENSE, Module, Part, constant, factor_of
 from .safetensors_file import StoredTensor
 
 SUPPORTED = "fp8, fbgemm_fp8, compressed-tensors, modelopt, mxfp4, awq, gptq, and MLX's quantization"
@@ -157,8 +157,7 @@ def _mlx_global_scale(module: Module, experts: int) -> Part:
     """MLX's optional nvfp4 global scale is the largest magnitude: w = fp4 * e4m3 * g / 2688 (6 * 448)."""
     if "global_scale" not in module.parts:
         return constant(1.0, (1,))
-    stored = module.part("global_scale", ("F32",), (0, 1, 2, 3))
-    return Part("f32", lambda: stored.float32().reshape(experts) / 2688)
+    return factor_of(module, "global_scale", experts, whole=2688)
 
 
 def _fp8(block: Mapping[str, Any], path: Path) -> Maker:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .contents import Tensor
-from .quantized_module import Module, Part, bits_of, float32_of, require_shape, weight
+from .quantized_module import Module, Part, bits_of, factor_of, float32_of, require_shape, weight
 from .safetensors_file import StoredTensor
 
 SCALES = ("F32", "BF16", "F16", "F8_E8M0")
@@ -73,22 +73,21 @@ def _product(lead: Sequence[int]) -> int:
 
 def modelopt_weight(module: Module) -> Tensor:
     """NVIDIA ModelOpt: FP8 of one scale, or NVFP4 with a second scale that multiplies."""
-    if "weight_scale_2" not in module.parts:
+    if "weight_scale_2" not in module.parts and module.part("weight", ("F8_E4M3", "U8")).dtype != "U8":
         return fp8_weight(module, "weight_scale", None)
     codes = module.part("weight", ("U8",))
     scale = module.part("weight_scale", ("F8_E4M3",))
-    second = module.part("weight_scale_2", ("F32",), (0, 1))
-    return nvfp4_weight(module, codes, scale, float32_of(second, (1,)))
+    return nvfp4_weight(module, codes, scale, factor_of(module, "weight_scale_2"))
 
 
 def packed_fp4_weight(module: Module) -> Tensor:
     """compressed-tensors nvfp4-pack-quantized (with a global scale, which divides) and mxfp4-pack-quantized."""
     codes = module.part("weight_packed", ("U8",))
-    if "weight_global_scale" not in module.parts:
-        return mx_weight(module, f"{module.name}.weight", codes, module.part("weight_scale", ("U8", "F8_E8M0")), 4)
+    scale = module.part("weight_scale", ("U8", "F8_E8M0", "F8_E4M3"))
+    if "weight_global_scale" not in module.parts and scale.dtype != "F8_E4M3":
+        return mx_weight(module, f"{module.name}.weight", codes, scale, 4)
     scale = module.part("weight_scale", ("F8_E4M3",))
-    divisor = module.part("weight_global_scale", ("F32",), (0, 1))
-    return nvfp4_weight(module, codes, scale, float32_of(divisor, (1,), inverse=True))
+    return nvfp4_weight(module, codes, scale, factor_of(module, "weight_global_scale", divides=True))
 
 
 def gpt_oss_weight(module: Module) -> Tensor:

@@ -46,6 +46,7 @@ def packed_integer_weight(module: Module, bits: int) -> Tensor:
     zero: StoredTensor | None = None
     if "weight_zero_point" in module.parts:
         zero = module.part("weight_zero_point", ("I32", "I8"))
+        require_shape(module, zero, (n if zero.dtype == "I8" else -(-n * bits // 32), groups))
 
     def zeros() -> np.ndarray:
         if zero is None:
@@ -67,6 +68,8 @@ def int8_weight(module: Module) -> Tensor:
     n, k = codes.shape
     if "weight_zero_point" in module.parts:
         raise module.fail("8-bit integers with a zero point are not supported; use a symmetric quantization")
+    if scale.shape not in ((1,), (1, 1), (n,), (n, 1)):
+        raise module.fail(f"{scale.name} has shape {list(scale.shape)}, which is no scale of {[n, k]} weights")
 
     def scales() -> np.ndarray:
         return np.broadcast_to(scale.float32().reshape(-1, 1), (n, 1))

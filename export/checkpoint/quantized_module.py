@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -61,15 +62,28 @@ def floats_of(stored: StoredTensor) -> Part:
     return Part(DENSE[stored.dtype], stored.array, stored.place)
 
 
-def float32_of(stored: StoredTensor, shape: tuple[int, ...], *, inverse: bool = False) -> Part:
-    """A small tensor converted to float32 (its reciprocal)."""
+def float32_of(stored: StoredTensor, shape: tuple[int, ...]) -> Part:
+    """A small tensor converted to float32."""
+    return Part("f32", lambda: stored.float32().reshape(shape), stored.place if stored.dtype == "F32" else None)
+
+
+def factor_of(module: Module, leaf: str, count: int = 1, *, divides: bool = False, whole: float = 1.0) -> Part:
+    """The float32 factors [count] that a leaf of up to three dimensions holds: its values, or one over them, over
+    `whole`. StrixhloError where there are not so many, and where one is negative or not finite."""
+    stored = module.part(leaf, ("F32",), (0, 1, 2, 3))
+    if math.prod(stored.shape) != count:
+        raise module.fail(f"{leaf} has shape {list(stored.shape)}, not {count} values; download the model again")
 
     def read() -> np.ndarray:
-        value = stored.float32().reshape(shape)
-        with np.errstate(divide="ignore"):
-            return np.float32(1.0) / value if inverse else value
+        value = stored.float32().reshape(count)
+        with np.errstate(divide="ignore", over="ignore"):
+            factor = (np.float32(1.0) / value if divides else value) / np.float32(whole)
+        wrong = ~(np.isfinite(factor) & ~np.signbit(factor))
+        if wrong.any():
+            raise module.fail(f"{leaf} is {value[wrong][0]}, which is no scale; download the model again")
+        return factor
 
-    return Part("f32", read, stored.place if stored.dtype == "F32" and not inverse else None)
+    return Part("f32", read)
 
 
 def constant(value: float, shape: tuple[int, ...]) -> Part:

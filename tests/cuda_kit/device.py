@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -19,12 +20,39 @@ from kernel_tolerances import RELATIVE_L2
 PLAN, FILES, RESULTS = "plan.json", "files.zip", "results"
 DRIVERS = {"cuda": "cuda", "rocm": "hip"}
 POISON = 0xFF
+CASE = {"test", "index", "module", "function", "launches", "inputs", "kept", "poisoned", "results"}  # keys
 AT_ONCE = 6  # processes; the driver compiles each one's kernels on one core
+
+
+class NoKit(Exception):
+    """A folder that `run` cannot use: what is wrong, in one line."""
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """plan.json, with all that `run` reads of it. NoKit where that, or the archive beside it, is not whole."""
+    try:
+        plan = json.loads((folder / PLAN).read_text())
+        modules, cases = plan["modules"], plan["cases"]
+        if plan["target"].partition(":")[0] not in DRIVERS or not cases or not all(c.keys() >= CASE for c in cases):
+            raise ValueError(f"{PLAN} has not all that a kit's has")
+        if {c["module"] for c in cases} != set(modules) or not all(re.fullmatch(r"m\d+\.vmfb", m) for m in modules):
+            raise ValueError(f"{PLAN} names other programs than its calls are in")
+        arrays = {n for c in cases for n in (*c["inputs"].values(), *(r["array"] for r in c["results"].values()))}
+        with zipfile.ZipFile(folder / FILES) as files:
+            if missing := {*arrays, *modules} - set(files.namelist()):
+                raise ValueError(f"{FILES} lacks {min(missing)}")
+    except OSError as error:
+        raise NoKit(f"{folder}: no kit of tests, {error.filename}: {error.strerror}; see make cuda-kit") from None
+    except KeyError as error:
+        raise NoKit(f"{folder}: no kit of tests, {PLAN} has no {error}; see make cuda-kit") from None
+    except (ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise NoKit(f"{folder}: no whole kit of tests ({error}); copy or make it again") from None
+    return plan
 
 
 def run(folder: Path) -> int:
     """Every program in a process of its own, so that a fault ends only its tests; how many tests failed."""
-    plan = json.loads((folder / PLAN).read_text())
+    plan = read_plan(folder)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         said = dict(
             zip(plan["modules"], pool.map(lambda name: _in_process(folder, name), plan["modules"]), strict=True)

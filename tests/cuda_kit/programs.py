@@ -21,6 +21,7 @@ from strixhlo.compile.iree_compile import iree_compile
 from strixhlo.compile.target_kernels import kernel_executable
 from strixhlo.compile.targets import Target, parse_target
 from strixhlo.custom_kernels.ops.launch import Launch
+from strixhlo.errors import StrixhloError
 
 from .recording import ARRAYS, FILES, PLAN, RECORDED, RESULTS, Chain, described, recorded
 
@@ -32,6 +33,8 @@ MOST_KERNELS = 48  # of a module: the driver compiles all of them when it is loa
 def build(folder: Path, target: str = "cuda:sm_89", keep: bool = False) -> int:
     """plan.json and files.zip (programs, arrays) of what the folder's `recorded` has; how many chains there are."""
     parsed, chains = parse_target(target), recorded(folder)
+    if not chains:
+        raise StrixhloError(f"{folder}: no launches were recorded there; make the whole kit with make cuda-kit")
     shutil.rmtree(folder / RESULTS, ignore_errors=True)
     cases: list[dict[str, Any]] = []
     groups = modules(chains)

@@ -22,6 +22,7 @@ from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.launches import GFX1151, argmax_launches
 from strixhlo.custom_kernels.gpu.rules import rope_and_append
 from strixhlo.custom_kernels.ops.launch import Launch
+from strixhlo.errors import StrixhloError
 
 TEST = "test_some_kernels"
 Calls = list[tuple[tuple[Launch, ...], dict[str, np.ndarray]]]
@@ -88,6 +89,45 @@ def test_what_is_wrong_is_said(kit: Path) -> None:
     said = {c["index"]: device.run_module(kit, c["module"])[c["function"]] for c in plan["cases"]}
     assert said[0] == "y differs" and said[1] == "q_out is finite elsewhere"
     assert said[2].startswith("y: relative L2 ") and said[2].endswith(", more than 1e-05")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no kit of tests, .*plan.json: No such file"),
+        ("{", "no whole kit of tests"),
+        ("[]", "no whole kit of tests"),
+        ('{"modules": [], "trials": []}', "plan.json has no 'cases'"),
+        ('{"target": "cuda:sm_89", "modules": [], "cases": []}', "has not all that a kit's has"),
+    ],
+)
+def test_a_folder_that_is_no_kit(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / PLAN).write_text(content)
+    with pytest.raises(device.NoKit, match=message):
+        device.run(tmp_path)
+    with pytest.raises(StrixhloError, match="no launches were recorded there"):
+        build(tmp_path)
+
+
+def test_a_kit_that_is_not_whole(tmp_path: Path) -> None:
+    rest = {"test": TEST, "index": 0, "launches": [], "kept": [], "poisoned": {}, "results": {}, "function": "t0"}
+    plan = {
+        "target": "cuda:sm_89",
+        "modules": ["m0.vmfb"],
+        "cases": [rest | {"module": "m0.vmfb", "inputs": {"x": "a"}}],
+    }
+    (tmp_path / PLAN).write_text(json.dumps(plan))
+    (tmp_path / FILES).write_bytes(b"PK")
+    with pytest.raises(device.NoKit, match="File is not a zip file"):
+        device.run(tmp_path)
+    with zipfile.ZipFile(tmp_path / FILES, "w") as files:
+        files.writestr("m0.vmfb", b"")
+    with pytest.raises(device.NoKit, match="lacks a"):
+        device.run(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps(plan).replace("m0.vmfb", "../m0.vmfb"))
+    with pytest.raises(device.NoKit, match="names other programs"):
+        device.run(tmp_path)
 
 
 def store(files: zipfile.ZipFile, name: str, array: np.ndarray) -> str:

@@ -17,7 +17,11 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_models import in_float32, logits, quantized
 
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
+from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.export.checkpoint.quantization import assemble, maker_of
+from strixhlo.export.checkpoint.safetensors_file import read_safetensors
+from strixhlo.export.checkpoint.stacked_experts import stack_experts
 
 IDS = np.random.default_rng(1).integers(3, VOCAB, 24)
 MLX: dict[str, tuple[dict[str, Any], str]] = {
@@ -65,6 +69,25 @@ def test_a_global_scale_for_each_expert(tmp_path: Path, compiled_once: CompiledO
             setattr(experts, name, dequantized(getattr(experts, name)))
     in_float32(model)
     compiled_once.hold(tmp_path / "mlx", tmp_path / "bundle", lambda ids: logits(model, ids))
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        (mx.ones(15), r"global_scale has shape \[15\], not 16 values"),
+        (mx.array([1.0] * 15 + [mx.nan]), "global_scale is nan, which is no scale"),
+        (mx.array([-1.0] + [1.0] * 15), "global_scale is -1.0, which is no scale"),
+    ],
+)
+def test_global_scales_that_are_wrong(tmp_path: Path, scales: mx.array, message: str) -> None:
+    codes, stack = mx.zeros((16, 64, 8), mx.uint32), "model.layers.0.mlp.switch_mlp.up_proj"
+    parts = {"weight": codes, "scales": mx.zeros((16, 64, 4), mx.uint8), "global_scale": scales}
+    path = str(tmp_path / "model.safetensors")
+    mx.save_safetensors(path, {f"{stack}.{leaf}": part for leaf, part in parts.items()})
+    stored = {t.name: t for t in read_safetensors(Path(path))}
+    maker = maker_of({"quantization": {"mode": "nvfp4", "bits": 4, "group_size": 16}}, Path("config.json"), False)
+    with pytest.raises(StrixhloError, match=message):
+        stack_experts(assemble(stored.items(), maker))["model.layers.0.mlp.experts.up_proj.weight"].read()
 
 
 def test_latent_attention_of_mlx(tmp_path: Path) -> None:

@@ -375,6 +375,41 @@ def test_what_is_refused(plain: Path, tmp_path: Path, config: dict, quantize: Qu
         open_checkpoint(str(tmp_path / "model"))
 
 
+NAN, ONES = torch.tensor([torch.nan]), torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("case", "leaf", "value", "message"),
+    [
+        ("ct nvfp4", "weight_global_scale", None, "up_proj.weight_global_scale is missing"),
+        ("ct nvfp4", "weight_global_scale", NAN, "weight_global_scale is nan, which is no scale"),
+        ("ct nvfp4", "weight_global_scale", torch.tensor([0.0]), "weight_global_scale is 0.0, which is no scale"),
+        ("ct nvfp4", "weight_global_scale", torch.tensor([-2.0]), "weight_global_scale is -2.0, which is no scale"),
+        ("ct nvfp4", "weight_global_scale", ONES, r"weight_global_scale has shape \[2\], not 1 values"),
+        ("modelopt nvfp4", "weight_scale_2", None, "up_proj.weight_scale_2 is missing"),
+        ("modelopt nvfp4", "weight_scale_2", NAN[0], "weight_scale_2 is nan, which is no scale"),
+        ("modelopt nvfp4", "weight_scale_2", ONES, r"weight_scale_2 has shape \[2\], not 1 values"),
+        (
+            "ct int4 with zeros",
+            "weight_zero_point",
+            torch.ones(48, 1).int(),
+            r"\[48, 1\] where its weight asks for \[48, 2\]",
+        ),
+        ("ct int8", "weight_scale", torch.ones(192, 1), r"\[192, 1\], which is no scale of \[384, 256\]"),
+    ],
+)
+def test_scales_that_are_wrong(
+    plain: Path, tmp_path: Path, case: str, leaf: str, value: torch.Tensor | None, message: str
+) -> None:
+    write(plain, tmp_path / "model", *CASES[case][:2])
+    path, name = tmp_path / "model" / "model.safetensors", "model.layers.1.mlp.up_proj"
+    tensors = load_file(path)
+    del tensors[f"{name}.{leaf}"]
+    save_file(tensors | ({} if value is None else {f"{name}.{leaf}": value}), path)
+    with pytest.raises(StrixhloError, match=message):
+        open_checkpoint(str(tmp_path / "model")).tensors[f"{name}.weight"].read()
+
+
 def test_columns_in_another_order_are_refused(plain: Path, tmp_path: Path) -> None:
     def shuffled(weight: torch.Tensor) -> tuple[State, torch.Tensor]:
         state, values = gptq(4, 128)(weight)
