@@ -7,6 +7,7 @@ Scales of activations and of the KV cache are left out: both stay in floating po
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -146,18 +147,19 @@ def _mlx(block: Mapping[str, Any], path: Path, nested: bool) -> Read:
         codes = module.part("weight", ("U32",), (2, 3))
         scale = module.part("scales", ("U8",), (2, 3))
         if mode == "nvfp4":
-            experts = codes.shape[0] if len(codes.shape) == 3 and "global_scale" in module.parts else 1
-            return nvfp4_weight(module, codes, scale, _mlx_global_scale(module, experts), experts)
+            own = module.parts.get("global_scale")  # of a stack: one for each expert, or one for all
+            factors = codes.shape[0] if len(codes.shape) == 3 and own and math.prod(own.shape) != 1 else 1
+            return nvfp4_weight(module, codes, scale, _mlx_global_scale(module, factors), factors)
         return mx_weight(module, f"{module.name}.weight", codes, scale, bits)
 
     return read
 
 
-def _mlx_global_scale(module: Module, experts: int) -> Part:
+def _mlx_global_scale(module: Module, factors: int) -> Part:
     """MLX's optional nvfp4 global scale is the largest magnitude: w = fp4 * e4m3 * g / 2688 (6 * 448)."""
     if "global_scale" not in module.parts:
         return constant(1.0, (1,))
-    return factor_of(module, "global_scale", experts, whole=2688)
+    return factor_of(module, "global_scale", factors, whole=2688)
 
 
 def _fp8(block: Mapping[str, Any], path: Path) -> Maker:

@@ -80,14 +80,23 @@ def test_a_global_scale_for_each_expert(tmp_path: Path, compiled_once: CompiledO
     ],
 )
 def test_global_scales_that_are_wrong(tmp_path: Path, scales: mx.array, message: str) -> None:
+    with pytest.raises(StrixhloError, match=message):
+        stack_of_mlx(tmp_path, scales)
+
+
+def test_one_global_scale_for_all_experts(tmp_path: Path) -> None:
+    assert stack_of_mlx(tmp_path, mx.array([5376.0]))["global_scale"].tolist() == [2.0] * 16
+
+
+def stack_of_mlx(folder: Path, scales: mx.array) -> dict[str, np.ndarray]:
+    """The parts of a stack of 16 experts with these global scales."""
     codes, stack = mx.zeros((16, 64, 8), mx.uint32), "model.layers.0.mlp.switch_mlp.up_proj"
     parts = {"weight": codes, "scales": mx.zeros((16, 64, 4), mx.uint8), "global_scale": scales}
-    path = str(tmp_path / "model.safetensors")
-    mx.save_safetensors(path, {f"{stack}.{leaf}": part for leaf, part in parts.items()})
-    stored = {t.name: t for t in read_safetensors(Path(path))}
-    maker = maker_of({"quantization": {"mode": "nvfp4", "bits": 4, "group_size": 16}}, Path("config.json"), False)
-    with pytest.raises(StrixhloError, match=message):
-        stack_experts(assemble(stored.items(), maker))["model.layers.0.mlp.experts.up_proj.weight"].read()
+    path = folder / "model.safetensors"
+    mx.save_safetensors(str(path), {f"{stack}.{leaf}": part for leaf, part in parts.items()})
+    stored = {t.name: t for t in read_safetensors(path)}
+    maker = maker_of({"quantization": {"mode": "nvfp4", "bits": 4, "group_size": 16}}, folder / "config.json", False)
+    return stack_experts(assemble(stored.items(), maker))["model.layers.0.mlp.experts.up_proj.weight"].read()
 
 
 def test_latent_attention_of_mlx(tmp_path: Path) -> None:
