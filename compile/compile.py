@@ -28,6 +28,19 @@ from ..bundle import (
 )
 from ..cpu_features import required_flags
 from ..custom_kernels.choices import RULES_ONLY, Choices
+from ..custom_kernels.ops import (
+    add_gated,
+    add_normed,
+    argmax,
+    attention,
+    dense_matmul,
+    embedding,
+    fused_matmul,
+    moe_matmul,
+    moe_route,
+    quantized_matmul,
+    rope_and_append,
+)
 from ..custom_kernels.toolchain import KernelObject
 from ..errors import StrixhloError
 from ..replacement import replaced_directory
@@ -36,7 +49,7 @@ from .fuse_experts import fuse_experts
 from .fuse_sums import fuse_sums
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
-from .lower import composites_to_custom_calls, custom_calls_to_dispatches, operations
+from .lower import PREFIX, composites_to_custom_calls, custom_calls_to_dispatches, operations
 from .parameters import bind_parameters
 from .report import decode_report, entry_report, kernels_report
 from .table_choices import refused_answers, table_choices
@@ -45,6 +58,9 @@ from .targets import Target
 from .whole_weights import Whole, bind_whole_weights
 
 ACTIVATIONS = ("int8", "f32")
+# All that export may put into a program.
+OPS = {op.NAME for op in (add_gated, add_normed, argmax, attention, dense_matmul, embedding, fused_matmul, moe_route)}
+OPS |= {moe_matmul.GATE_UP, moe_matmul.DOWN, quantized_matmul.NAME, rope_and_append.NAME}
 
 
 @dataclass(frozen=True)
@@ -204,6 +220,7 @@ def lower_without_kernels(
         keep.mkdir(parents=True, exist_ok=True)
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
+        _refuse_unknown_ops(module)
         names = bind_parameters(module)
         calls = composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
         whole = Whole(names, spans if target.kind in ("rocm", "cuda") else {})
@@ -233,6 +250,16 @@ def lower_without_kernels(
         if keep:
             (keep / "lowered.mlir").write_text(module.operation.get_asm())
     return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free)
+
+
+def _refuse_unknown_ops(module: ir.Module) -> None:
+    """What IREE would make of an op that this version has not may write anywhere: an older one relied on its kernel."""
+    for composite in operations(module, "stablehlo.composite"):
+        name = ir.StringAttr(composite.attributes["name"]).value
+        if name.startswith(PREFIX) and name not in OPS:
+            raise StrixhloError(
+                f"the program calls {name}, which this version of strixhlo does not have; export the bundle again"
+            )
 
 
 def _refuse_experts_without_kernels(module: ir.Module, target: Target) -> None:

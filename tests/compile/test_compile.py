@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strixhlo.bundle import BUILD, VMFB, Build, Bundle, open_bundle, read_record, write_record
-from strixhlo.compile.compile import Result, compile_bundle
+from strixhlo.compile.compile import Result, compile_bundle, lower_without_kernels
 from strixhlo.compile.targets import parse_target
 from strixhlo.cpu_features import host_cpu, required_flags
 from strixhlo.errors import StrixhloError
@@ -100,3 +100,18 @@ def test_host_level() -> None:
     v4 = frozenset(required_flags("x86-64-v4", ())) | {"avx512_vnni", "avx512vbmi"}
     assert host_cpu(v4) == ("x86-64-v4", ("avx512vnni", "avx512vbmi"))
     assert host_cpu(frozenset()) == ("x86-64", ())
+
+
+@pytest.mark.parametrize("target", ["cpu", "rocm", "vulkan"])
+def test_an_op_of_an_older_version_is_refused(target: str) -> None:
+    """IREE's code of kv_append's decomposition, which its kernel stood for, wrote outside of the pools."""
+    text = """
+    func.func public @f(%x: tensor<1xf32>) -> tensor<1xf32> {
+      %y = stablehlo.composite "strixhlo.kv_append" %x {decomposition = @d} : (tensor<1xf32>) -> tensor<1xf32>
+      return %y : tensor<1xf32>
+    }
+    func.func private @d(%x: tensor<1xf32>) -> tensor<1xf32> { return %x : tensor<1xf32> }"""
+    with pytest.raises(
+        StrixhloError, match=r"calls strixhlo\.kv_append, which this version .*; export the bundle again"
+    ):
+        lower_without_kernels(text, parse_target(target), "f32", None)
