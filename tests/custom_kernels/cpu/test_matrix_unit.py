@@ -149,7 +149,7 @@ def test_rows_of_experts(both: Both, fast: bool) -> None:
     k, n = 96, 64
     names = part_names("q4_0", n, k)
     types = [(v[f"gate.{name}"].shape, "i8" if name == "codes" else "f16") for name in names]
-    kernel = _kernel("q4_0", names, types)
+    kernel = _kernel("q4_0", names, types, experts=8)
     assert kernel
     parts = tuple(f"gate.{name}" for name in names)
     pairs = len(v["order"])
