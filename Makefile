@@ -15,7 +15,7 @@ KIT := artifacts/h200
 
 .PHONY: env demo test test-slow simulate table lint bench soak clean
 .PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
-.PHONY: bench-quality bench-programs predicted-table h200-kit h200-few cuda-kit cuda-results
+.PHONY: bench-quality bench-programs bench-dispatches predicted-table h200-kit h200-few cuda-kit cuda-results
 
 env: $(STAMP)
 
@@ -55,7 +55,8 @@ table: env
 
 # The figures of docs/performance.md that need no GPU, one after the other; each is a target of its own too, and writes its
 # table to artifacts/figures/. An hour on two idle cores; what another process does beside them shows.
-CPU_FIGURES := bench bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-quality bench-programs
+CPU_FIGURES := bench bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-quality bench-programs \
+  bench-dispatches
 
 benchmarks:
 	$(foreach figure,$(CPU_FIGURES),$(MAKE) $(figure) &&) $(MAKE) simulate
@@ -92,6 +93,9 @@ bench-quality: env | $(FIGURES)
 # Programs of released mixtures of experts for gfx1151: dispatches, predicted speed, seconds to compile.
 bench-programs: env | $(FIGURES)
 	$(BIN)/python benchmarks/moe_models.py | tee $(FIGURES)/$@.md
+
+bench-dispatches: env | $(FIGURES)
+	$(BIN)/python benchmarks/family_dispatches.py | tee $(FIGURES)/$@.md
 
 # The answers that ship for gfx1151, predicted by the rules; after a change of them.
 predicted-table: env
