@@ -104,7 +104,7 @@ def test_host_level() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "rocm", "vulkan"])
 def test_an_op_of_an_older_version_is_refused(target: str) -> None:
-    """IREE's code of kv_append's decomposition, which its kernel stood for, wrote outside of the pools."""
+    """A program that calls kv_append, compiled from its decomposition, corrupted the heap when it ran."""
     text = """
     func.func public @f(%x: tensor<1xf32>) -> tensor<1xf32> {
       %y = stablehlo.composite "strixhlo.kv_append" %x {decomposition = @d} : (tensor<1xf32>) -> tensor<1xf32>
