@@ -6,18 +6,8 @@
 enum Activation : u32 { SILU, GELU, CLAMPED, NO_ACTIVATION };
 
 DEVICE f32 exponential(f32 x) { return exp2_fast(1.44269504088896f * x); }
-// Of numbers from 1 to 2^127, and NaN.
-DEVICE f32 reciprocal(f32 x) {
-#if defined(__AMDGCN__)
-  return __builtin_amdgcn_rcpf(x);
-#elif defined(__NVPTX__)
-  return __nvvm_rcp_approx_ftz_f(x);
-#else
-  return 1.0f / x;
-#endif
-}
 // Below -87 it is no normal number any more.
-DEVICE f32 logistic(f32 x) { return x < -87.0f ? 0.0f : reciprocal(1.0f + exponential(-x)); }
+DEVICE f32 logistic(f32 x) { return x < -87.0f ? 0.0f : reciprocal_fast(1.0f + exponential(-x)); }
 
 // Without branches, since a lane has many: what differs is chosen.
 DEVICE f32 activated(f32 gate, f32 up, u32 activation, f32 limit) {

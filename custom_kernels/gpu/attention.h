@@ -33,18 +33,9 @@ struct AttentionTiles {
   LOCAL_ARRAY static inline f32 total[ATTENTION_WAVES * QUERIES];
 };
 
-DEVICE f32 about_reciprocal(f32 x) {
-#if defined(__AMDGCN__)
-  return __builtin_amdgcn_rcpf(x);
-#elif defined(__NVPTX__)
-  return __nvvm_rcp_approx_ftz_f(x);
-#else
-  return 1.0f / x;
-#endif
-}
 // Of numbers that are neither subnormal nor near the largest; a division's own code would care for those, and take registers.
 DEVICE f32 quotient(f32 a, f32 b) {
-  const f32 about = about_reciprocal(b), q = a * about;
+  const f32 about = reciprocal_fast(b), q = a * about;
   return multiply_add(multiply_add(-q, b, a), about, q);
 }
 DEVICE f32 capped(f32 score, f32 softcap) {

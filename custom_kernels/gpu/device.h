@@ -60,6 +60,7 @@ DEVICE u32 bits_of_first(u32 value) {
 }
 inline constexpr bool FIRST_LANE_ASKS = true;
 DEVICE f32 exp2_fast(f32 x) { return __builtin_amdgcn_exp2f(x); }
+DEVICE f32 reciprocal_fast(f32 x) { return __builtin_amdgcn_rcpf(x); }  // approximate
 // No instruction is moved across: it keeps the compiler from loading everything first, and running out of registers.
 DEVICE void schedule_barrier() { __builtin_amdgcn_sched_barrier(0); }
 DEVICE f32 float_of_byte(u32 word, u32 i, u32 zero) { return (f32)((word >> (8 * i)) & 255u) - (f32)zero; }
@@ -84,6 +85,7 @@ DEVICE u32 shuffle_bits(u32 value, u32 lane) {
 }
 DEVICE u32 broadcast_bits(u32 value, u32 lane) { return shuffle_bits(value, lane); }
 DEVICE f32 exp2_fast(f32 x) { return __nvvm_ex2_approx_ftz_f(x); }  // subnormal results would take three more
+DEVICE f32 reciprocal_fast(f32 x) { return __nvvm_rcp_approx_ftz_f(x); }
 DEVICE void schedule_barrier() {}
 // Conversions of integers run at a fraction of the rate of this: 2^23 + v has v in its lowest bits.
 inline constexpr u32 MAGIC = 0x4b000000u;

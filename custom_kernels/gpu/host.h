@@ -27,6 +27,7 @@ DEVICE f32 float_of_byte(u32 word, u32 i, u32 zero) { return (f32)((word >> (8 *
 DEVICE f32 float_of_nibble(u32 word, u32 i, u32 zero) { return (f32)((word >> (4 * i)) & 15u) - (f32)zero; }
 DEVICE f32 float_of_bits(u32 bits) { return (f32)bits; }
 
+DEVICE f32 reciprocal_fast(f32 x) { return 1.0f / x; }
 // 2^x by the integer part in the exponent and a polynomial of degree 7 (Taylor; relative error under 1e-7) for the rest.
 DEVICE f32 exp2_fast(f32 x) {
   if (!(x > -126.0f)) return x != x ? x : 0.0f;
