@@ -24,7 +24,7 @@ ROWS = (*range(1, 10), 16, 17, 127, 128, 512)
 EVERY = (*(name for name in FORMATS if name not in AFFINE_FORMATS), *AFFINE, *DENSE)
 CASES = [("host", GFX1151, "q4_0"), ("host", H200, "q4_0"), ("gfx1151", GFX1151, "q4_0")]
 CASES += [("cuda", H200, name) for name in EVERY if "cuda" in NVIDIA]
-N, K = 19, 128
+N, K = 19, 256  # K-quants have groups of 256
 
 
 @pytest.mark.parametrize("x", ARRAYS)
