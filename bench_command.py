@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .bundle import Bundle, open_bundle
-from .command_group import Progress
+from .command_group import Progress, say_dim
 from .errors import StrixhloError
 from .number_list import NumberList
 from .progress import spinner
@@ -82,11 +82,13 @@ def _measure(
     from .runtime.bench import PREDICTED, plan_cache, predict, run_tests
     from .runtime.device import Device
     from .runtime.energy import energy_sources
-    from .runtime.program import Program, read_build
+    from .runtime.program import Program, read_build, version_line
     from .runtime.selftest import TIMED, copy_bandwidth
     from .step_traffic import STRIX_HALO_BANDWIDTH, step_traffic
 
     build = read_build(bundle, target)
+    if line := version_line(bundle, build):
+        say_dim(line)
     kind = build.target.partition(":")[0]
     traffic = step_traffic(bundle, build)
     m = bundle.manifest

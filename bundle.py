@@ -239,7 +239,9 @@ class Build(_Record):
     schema_version: int
     target: str
     program_sha256: str  # of the program.mlir that it was compiled from
-    key: str  # hash of program, flags, versions and kernel sources
+    key: str  # hash of all that a build depends on, these two among it; "" in builds of versions that kept neither
+    lowering_sha256: str = ""  # of the sources that lowered it and compute in it, see build_inputs.py
+    interface_sha256: str = ""  # of what the manifest said of the program
     flags: tuple[str, ...]
     versions: dict[str, str]
     cpu_features: tuple[str, ...] = ()

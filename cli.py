@@ -170,7 +170,7 @@ def compile_(
 ) -> None:
     """Compile a bundle's program for a target: BUNDLE/<target>/program.vmfb and build.json.
 
-    Does nothing when program, flags, versions and kernel sources are those of the build that is there.
+    Does nothing when program, manifest, flags, versions and the sources that lower it are those of the build there.
     """
     from .compile.compile import compile_bundle
     from .compile.report import report_lines

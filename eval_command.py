@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .bundle import Bundle, open_bundle
-from .command_group import Progress
+from .command_group import Progress, say_dim
 from .errors import StrixhloError
 from .progress import spinner
 from .text_file import text_of
@@ -91,7 +91,7 @@ def _perplexity(
         ids = tokenizer.encode(content)
         size = min(WINDOW, bundle.manifest.context) if ctx is None else ctx
         parts = windows(ids, size, stride=stride, chunks=chunks, bos=head[0] if head and ids[:1] == head[:1] else None)
-        with Program(bundle, target, threads, context=size) as program, closing(Engine(program)) as engine:
+        with Program(bundle, target, threads, say=say_dim, context=size) as program, closing(Engine(program)) as engine:
             result = perplexity(engine, parts, say)
     if as_json:
         about = {"bundle": str(bundle.path), "target": target, "text": str(text), "ctx": size, "stride": stride}
@@ -127,7 +127,7 @@ def _tasks(
     tokenizer = load_tokenizer(bundle.path)
     with (
         spinner(Progress(), "eval") as say,
-        Program(bundle, target, threads, context=ctx) as program,
+        Program(bundle, target, threads, say=say_dim, context=ctx) as program,
         closing(Engine(program)) as engine,
     ):
         found = evaluate(HarnessModel(engine, tokenizer, say), names, folder=folder, fewshot=fewshot, limit=limit)

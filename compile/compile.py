@@ -16,12 +16,14 @@ from typing import Any
 
 from iree.compiler import ir
 
+from ..build_inputs import interface_sha256, lowering_sha256
 from ..bundle import (
     BUILD,
     SCHEMA_VERSION,
     VMFB,
     Build,
     Bundle,
+    Manifest,
     read_record,
     sha256_file,
     write_record,
@@ -50,6 +52,7 @@ from .fuse_sums import fuse_sums
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
 from .lower import PREFIX, composites_to_custom_calls, custom_calls_to_dispatches, operations
+from .manifest_check import check_manifest
 from .parameters import bind_parameters
 from .report import decode_report, entry_report, kernels_report
 from .table_choices import refused_answers, table_choices
@@ -102,7 +105,9 @@ def compile_bundle(
     with replaced_directory(folder, BUILD, VMFB) as temporary, tempfile.TemporaryDirectory(dir=temporary) as scratch:
         say("building kernels, lowering custom ops")
         spans = weight_spans(bundle.manifest.parameters)
-        lowered = lower_without_kernels(text, target, activations, keep_intermediates, kv_dtype, choices, spans)
+        lowered = lower_without_kernels(
+            text, target, activations, keep_intermediates, kv_dtype, choices, spans, bundle.manifest
+        )
         say("compiling with IREE")
         try:
             entries = _compile_lowered(lowered, target, temporary / VMFB, Path(scratch), keep_intermediates)
@@ -115,6 +120,8 @@ def compile_bundle(
             target=target.name,
             program_sha256=bundle.manifest.program_sha256,
             key=key,
+            lowering_sha256=lowering_sha256(target.kind),
+            interface_sha256=interface_sha256(bundle.manifest),
             flags=target.iree_flags,
             versions=versions,
             cpu_features=required_flags(target.cpu, target.cpu_features) if target.cpu else (),
@@ -162,12 +169,12 @@ def _compile_lowered(
 def build_key(
     bundle: Bundle, target: Target, activations: str, versions: dict[str, str], kv_dtype: str | None, table: str = ""
 ) -> str:
-    """Hash of all that a build depends on: program, flags, versions, kernel sources, table of choices (its hash), and
-    which weights are there whole."""
-    parts = [bundle.manifest.program_sha256, target.iree_flags, target.cpu, target.cpu_features, activations, versions]
-    whole = sorted(weight_spans(bundle.manifest.parameters))
+    """Hash of all that a build depends on: program, what the manifest says of it, flags, versions, the sources of
+    lowering and of kernels, and the table of choices (its hash)."""
+    of_target = [target.iree_flags, target.cpu, target.cpu_features, target.device, kernels_hash(target)]
+    of_bundle = [interface_sha256(bundle.manifest), lowering_sha256(target.kind)]
     return hashlib.sha256(
-        json.dumps([*parts, target.device, kernels_hash(target), kv_dtype, table, whole]).encode()
+        json.dumps([*of_bundle, *of_target, activations, versions, kv_dtype, table]).encode()
     ).hexdigest()
 
 
@@ -211,16 +218,19 @@ def lower_without_kernels(
     kv_dtype: str | None = None,
     choices: Choices = RULES_ONLY,
     spans: Mapping[str, Span] = MappingProxyType({}),
+    manifest: Manifest | None = None,
 ) -> Lowered:
     """Portable StableHLO -> the program for a target. keep: a folder for what lies between. choices: of a table.
-    kv_dtype: of the KV cache, None: as exported. spans: the weights that the runtime has whole too.
-    StrixhloError where the target has no kernels for that."""
+    kv_dtype: of the KV cache, None: as exported. spans: the weights that the runtime has whole too. manifest: what the
+    program must be like. StrixhloError where it is not, and where the target has no kernels for that."""
     rules = lowering_rules(target, activations, choices)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         _refuse_unknown_ops(module)
+        if manifest:
+            check_manifest(module, manifest)
         names = bind_parameters(module)
         calls = composites_to_custom_calls(module, rules, float32=target.kind == "cpu")
         whole = Whole(names, spans if target.kind in ("rocm", "cuda") else {})

@@ -12,7 +12,7 @@ from .batch_engine import BatchEngine
 from .draft_model import DraftModel, check_same_tokens
 from .load_plan import LoadPlan, load_plans
 from .memory import budget_line
-from .program import Program, read_build
+from .program import Program, read_build, version_line
 from .prompt_lookup import PromptLookup
 from .scheduler import Scheduler
 from .speculation import Speculation
@@ -41,11 +41,14 @@ def loaded(
     draft: Bundle | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[Loaded]:
-    """For one request at a time. memory_limit, context: see `load_plans`; say: gets a line on memory before loading;
-    speculate: auto, lookup or none."""
+    """For one request at a time. memory_limit, context: see `load_plans`; say: gets lines on version and memory
+    before loading; speculate: auto, lookup or none."""
     with ExitStack() as stack:
         small = planned_draft(draft, speculate, tokenizer, target, memory_limit, parallel=1)
-        plan = plans_beside(small, [(bundle, read_build(bundle, target))], memory_limit, context)[0]
+        build = read_build(bundle, target)
+        if line := version_line(bundle, build):
+            say(line)
+        plan = plans_beside(small, [(bundle, build)], memory_limit, context)[0]
         say(budget_line([p.budget for p in (plan, small) if p]))
         program = stack.enter_context(Program(bundle, target, threads, plan=plan))
         engine = stack.enter_context(closing(BatchEngine(program)))

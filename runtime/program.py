@@ -12,6 +12,7 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
+from ..build_inputs import interface_sha256, lowering_sha256
 from ..bundle import (
     BUILD,
     MANIFEST,
@@ -55,6 +56,8 @@ def read_build(bundle: Bundle, target: str) -> Build:
         raise StrixhloError(f"{folder / VMFB}: is not the file that {BUILD} describes; {again}")
     if build.program_sha256 != bundle.manifest.program_sha256:
         raise StrixhloError(f"{folder}: compiled from another program than this bundle's; {again}")
+    if build.interface_sha256 not in ("", interface_sha256(bundle.manifest)):
+        raise StrixhloError(f"{folder}: {MANIFEST} says other weights, KV cache or entry points than then; {again}")
     missing = sorted(set(build.cpu_features) - cpuinfo_flags())
     if missing:
         raise StrixhloError(
@@ -62,6 +65,17 @@ def read_build(bundle: Bundle, target: str) -> Build:
             f" compile with --target cpu here, or for a lower level such as cpu:x86-64-v3"
         )
     return build
+
+
+def version_line(bundle: Bundle, build: Build) -> str:
+    """ "" for a build of this strixhlo; else a line that says that it is another's, and what to do."""
+    if build.lowering_sha256 == lowering_sha256(build.target.partition(":")[0]):
+        return ""
+    version = build.versions.get("strixhlo", "")[:40]
+    return (
+        f"{bundle.target_dir(build.target)}: built by another version of strixhlo ({version or 'not known'}) than this;"
+        f" {_again(bundle, build.target)}"
+    )
 
 
 def built_target(bundle: Bundle, target: str) -> str:
@@ -112,9 +126,10 @@ class Program:
         context: int | None = None,
         plan: LoadPlan | None = None,
     ) -> None:
-        """memory_limit: bytes that it may take of the device, in place of what the device has left. say: gets one line,
-        before anything is loaded: how much memory it needs and how much will be left. context: positions of its one
-        sequence, see `cache_size`. plan: what was planned already, in place of memory_limit and context."""
+        """memory_limit: bytes that it may take of the device, in place of what the device has left. say: gets a line
+        before anything is loaded, how much memory it needs and how much will be left; before that `version_line` if
+        there is one. context: positions of its one sequence, see `cache_size`. plan: what was planned already, in place
+        of memory_limit and context."""
         self.bundle = bundle
         self.build = read_build(bundle, target)
         target = self.build.target
@@ -122,6 +137,8 @@ class Program:
         plan = plan or load_plans([(bundle, self.build)], memory_limit, context)[0]
         self.budget, self.context = plan.budget, plan.size.context
         self.kv_cache = built_cache(bundle.manifest, self.build).model_copy(update={"rows": plan.size.rows})
+        if line := version_line(bundle, self.build):
+            say(line)
         say(budget_line([self.budget]))
         self.device = Device(kind, threads)
         self._context: Any = None

@@ -15,7 +15,7 @@ from ..embedding import embed
 from ..load_plan import LoadPlan, shortage
 from ..loaded import new_speculation, open_draft, planned_draft, plans_beside
 from ..memory import Budget, budget_line, require_fit_together
-from ..program import Program, read_build
+from ..program import Program, read_build, version_line
 from ..scheduler import Scheduler
 from ..tokenizer import load_tokenizer
 from .served import ServedModel
@@ -48,12 +48,15 @@ class Models:
 
 @contextmanager
 def loaded_models(bundles: Mapping[str, Bundle], wanted: Wanted, say: Callable[[str], None]) -> Iterator[Models]:
-    """Load bundles by name; StrixhloError where they do not fit. say: gets lines on memory before they are loaded."""
+    """Load bundles by name; StrixhloError where they do not fit. say: gets lines on version and
+    memory before they are loaded."""
     if wanted.draft and len(bundles) > 1:
         raise StrixhloError("--draft goes with one served bundle, not with several")
     built = [(bundle, read_build(bundle, wanted.target)) for bundle in bundles.values()]
     for bundle, build in built:
         require_kv_dtype(bundle, build, wanted.kv_dtype)
+        if line := version_line(bundle, build):
+            say(line)
     plans, small = _plans(built, wanted)
     budgets = tuple(plan.budget for plan in (*plans, small) if plan)
     require_fit_together(budgets)

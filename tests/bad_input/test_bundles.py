@@ -74,6 +74,8 @@ def test_manifest_of_another_program(
         respecify(manifest)
 
     edit(bundle / MANIFEST, both)
+    assert "manifest.json says other weights, KV cache or entry points" in refused("run", bundle, "--raw", "-p", "w1")
+    edit(bundle / "cpu" / BUILD, lambda build: build.pop("interface_sha256"))  # of a version that did not keep it
     line = refused("run", bundle, "--raw", "-p", "w1")
     assert "program.vmfb: prefill_16 has the " in line and message in line and "as manifest.json has it; run" in line
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from strixhlo.bundle import BUILD, VMFB, Build, Bundle, open_bundle, read_record, write_record
+from strixhlo.build_inputs import lowering_sha256
+from strixhlo.bundle import BUILD, MANIFEST, VMFB, Build, Bundle, open_bundle, read_record, write_record
 from strixhlo.compile.compile import Result, compile_bundle, lower_without_kernels
 from strixhlo.compile.targets import parse_target
 from strixhlo.cpu_features import host_cpu, required_flags
 from strixhlo.errors import StrixhloError
 from strixhlo.replacement import atomic_write
 from strixhlo.runtime.engine import Engine
-from strixhlo.runtime.program import Program, read_build
+from strixhlo.runtime.program import Program, read_build, version_line
 
 
 @pytest.fixture
@@ -45,6 +48,74 @@ def test_damaged_or_other_build_is_made_again(bundle: Bundle) -> None:
     result = compile_(bundle)
     assert result.fresh and vmfb.read_bytes() == whole  # the compiler is deterministic
     assert compile_(bundle, activations="f32").fresh
+
+
+def _float32_cache(manifest: dict) -> None:
+    manifest["kv_cache"]["dtype"] = "f32"
+    for entry in manifest["entry_points"].values():
+        for spec in (*entry["inputs"][-2:], *entry["outputs"][-2:]):
+            spec["dtype"] = "f32"
+
+
+def _other_weight(manifest: dict) -> None:
+    name = next(n for n in manifest["parameters"] if "q_proj" in n)
+    manifest["parameters"][name]["shape"].reverse()
+    manifest["parameters"][name]["shape"][0:0] = [1]
+
+
+def _one_weight_less(manifest: dict) -> None:
+    manifest["parameters"].popitem()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_float32_cache, r"k_pool of \w+ is 2x256x32xf32, in the program 2x256x32xf16; export the bundle again"),
+        (_other_weight, r"the weight .*q_proj.* is 1x64x64x\w+, in the program 64x64x\w+; export"),
+        (_one_weight_less, r"the weight .* is missing, the program takes it; export"),
+    ],
+)
+def test_an_edited_manifest_is_refused_before_the_run(
+    bundle: Bundle, change: Callable[[dict], None], message: str
+) -> None:
+    manifest = json.loads((bundle.path / MANIFEST).read_text())
+    change(manifest)
+    atomic_write(bundle.path / MANIFEST, json.dumps(manifest).encode())
+    edited = open_bundle(bundle.path)
+    with pytest.raises(StrixhloError, match=f"{MANIFEST}: {message}"):
+        compile_(edited)
+    with pytest.raises(StrixhloError, match=rf"{MANIFEST} says other weights, .*; run `strixhlo compile .*` again"):
+        read_build(edited, "cpu")
+
+
+def test_a_build_of_other_sources_is_made_again(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = read_build(bundle, "cpu")
+    assert version_line(bundle, build) == ""
+    older = build.model_copy(update={"lowering_sha256": ""})  # as builds were before this was kept
+    write_record(bundle.target_dir("cpu") / BUILD, older)
+    said = version_line(bundle, read_build(bundle, "cpu"))
+    assert "built by another version of strixhlo" in said and said.endswith("--target cpu` again")
+    stop = RuntimeError("compiles")
+    monkeypatch.setattr("strixhlo.compile.compile.lowering_sha256", lambda _kind: "0" * 64)
+    monkeypatch.setattr("strixhlo.compile.compile.replaced_directory", lambda *_: (_ for _ in ()).throw(stop))
+    with pytest.raises(RuntimeError, match="compiles"):
+        compile_(bundle)
+
+
+def test_what_sources_say_in_words_makes_no_build_old(tmp_path: Path) -> None:
+    lower = tmp_path / "compile" / "lower.py"
+    (tmp_path / "custom_kernels" / "gpu").mkdir(parents=True)
+    lower.parent.mkdir()
+    (tmp_path / "weight_spans.py").touch()
+    code = '"""What."""\n\ndef f():\n    """Why."""\n    # So.\n    return f"""\n# map\n#map = {x}\n"""\n'
+    lower.write_text(code)
+    before = lowering_sha256("cpu", tmp_path)
+    lower.write_text(code.replace("What", "This").replace("Why", "That\n\n    too").replace("So.", "Thus."))
+    (tmp_path / "custom_kernels" / "gpu" / "gemv.h").write_text("int x;")
+    assert lowering_sha256("cpu", tmp_path) == before != lowering_sha256("rocm", tmp_path)
+    for change in (("return", "yield"), ("#map", "#mop"), ("{x}", "{y}")):
+        lower.write_text(code.replace(*change))
+        assert lowering_sha256("cpu", tmp_path) != before
 
 
 def test_intermediates(bundle: Bundle, tmp_path: Path) -> None:
