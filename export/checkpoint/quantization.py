@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import StrixhloError
+from .compressed_tensors import LEAVES, compressed_tensors_reader
 from .contents import Tensor
 from .hugging_face_config import normalized_name
 from .quantized_float import (
@@ -24,10 +25,9 @@ from .quantized_float import (
     modelopt_weight,
     mx_weight,
     nvfp4_weight,
-    packed_fp4_weight,
 )
-from .quantized_integer import awq_weight, gptq_weight, int8_weight, mlx_affine_weight, packed_integer_weight
-from .quantized_module import DENSE, Module, Part, constant, factor_of
+from .quantized_integer import awq_weight, gptq_weight, mlx_affine_weight
+from .quantized_module import DENSE, Module, Part, constant, factor_of, require_groups
 from .safetensors_file import StoredTensor
 
 SUPPORTED = "fp8, fbgemm_fp8, compressed-tensors, modelopt, mxfp4, awq, gptq, and MLX's quantization"
@@ -185,41 +185,7 @@ def _modelopt(block: Mapping[str, Any], path: Path) -> Maker:
 
 
 def _compressed_tensors(block: Mapping[str, Any], path: Path) -> Maker:
-    """Groups of modules may have formats of their own; each module is told apart by its tensors."""
-    bits = _compressed_bits(block, path)
-    if block.get("transform_config"):
-        raise StrixhloError(f"{path}: compressed-tensors' transform_config is not supported; use a model without it")
-
-    def read(module: Module) -> Tensor:
-        packed = module.parts.get("weight_packed")
-        if packed is not None:
-            return packed_fp4_weight(module) if packed.dtype == "U8" else packed_integer_weight(module, bits(module))
-        weight = module.part("weight", ("F8_E4M3", "I8"))
-        return int8_weight(module) if weight.dtype == "I8" else fp8_weight(module, "weight_scale", [128, 128])
-
-    leaves = {"weight_packed", "weight_global_scale", "weight_zero_point", "weight_g_idx"}
-    return Maker("weight_scale", _SCALED | leaves, read)
-
-
-def _compressed_bits(block: Mapping[str, Any], path: Path) -> Callable[[Module], int]:
-    groups = block.get("config_groups")
-    found: set[int] = set()
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict) and type(weights.get("num_bits")) is int:
-            found.add(weights["num_bits"])
-    if not found:
-        raise StrixhloError(
-            f"{path}: compressed-tensors' config_groups name no bits; get the model's config.json again"
-        )
-
-    def bits(module: Module) -> int:
-        integer = found & {4, 8}
-        if len(integer) == 1:
-            return next(iter(integer))
-        raise module.fail(f"packed integers of {sorted(found)} bits are not supported; 4 or 8 bits are")
-
-    return bits
+    return Maker("weight_scale", LEAVES, compressed_tensors_reader(block, path))
 
 
 def _gptq(block: Mapping[str, Any], path: Path) -> Maker:
@@ -230,7 +196,28 @@ def _gptq(block: Mapping[str, Any], path: Path) -> Maker:
     if version not in ("gptq", "gptq_v2"):
         raise StrixhloError(f"{path}: GPTQ's checkpoint_format {version!r} is not supported (gptq and gptq_v2 are)")
     offset = 1 if version == "gptq" else 0
-    return Maker("qweight", _QWEIGHT, lambda module: gptq_weight(module, bits, offset))
+    group = _group_size(block, path)
+    return Maker("qweight", _QWEIGHT, _of_groups(lambda module: gptq_weight(module, bits, offset), group, path))
+
+
+def _group_size(block: Mapping[str, Any], path: Path) -> int | None:
+    """The columns that share a scale, 0: a whole row; None where a GPTQ or AWQ config does not say it."""
+    size = block.get("group_size", block.get("q_group_size"))
+    if size is not None and type(size) is not int:
+        raise StrixhloError(f"{path}: group_size {size!r:.40} is no number; get the model's config.json again")
+    return None if size is None else max(0, size)
+
+
+def _of_groups(read: Read, group: int | None, path: Path) -> Read:
+    """`read`, and the scales held against the config's group size."""
+
+    def checked(module: Module) -> Tensor:
+        tensor = read(module)
+        if group is not None:
+            require_groups(module, tensor.shape[1], module.parts["scales"].shape[0], {group}, path)
+        return tensor
+
+    return checked
 
 
 _QWEIGHT = frozenset({"qweight", "qzeros", "scales", "g_idx"})
@@ -240,7 +227,7 @@ def _awq(block: Mapping[str, Any], path: Path) -> Maker:
     bits, version = block.get("bits", block.get("w_bit")), str(block.get("version", "gemm")).lower()
     if bits != 4 or version != "gemm":
         raise StrixhloError(f"{path}: AWQ of version {version!r} with {bits!r} bits is not supported (gemm, 4 bits is)")
-    return Maker("qweight", _QWEIGHT, awq_weight)
+    return Maker("qweight", _QWEIGHT, _of_groups(awq_weight, _group_size(block, path), path))
 
 
 def _gpt_oss(_block: Mapping[str, Any], _path: Path) -> Maker:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -125,3 +126,14 @@ def require_shape(module: Module, stored: StoredTensor, shape: tuple[int, ...]) 
     """StrixhloError where a part has another shape than the weight asks for."""
     if stored.shape != shape:
         raise module.fail(f"{stored.name} has shape {list(stored.shape)} where its weight asks for {list(shape)}")
+
+
+def require_groups(module: Module, k: int, groups: int, widths: Set[int], path: Path) -> None:
+    """StrixhloError where a row of k columns has another number of scales than one for each `width` columns, whichever
+    of the widths (0: all columns). path: of the config that says them."""
+    if all(groups != (-(-k // width) if width else 1) for width in widths):
+        said = " or ".join("a row" if width == 0 else f"{width} columns" for width in sorted(widths)) or "nothing"
+        raise module.fail(
+            f"has {groups} scales for each row of {k} columns where {path.name} says groups of {said}; get the model's"
+            f" {path.name} again"
+        )

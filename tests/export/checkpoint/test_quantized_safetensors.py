@@ -367,6 +367,24 @@ def test_experts_of_gpt_oss(plain: Path, tmp_path: Path) -> None:
         (hf(weight_block_size=[64, 64]), fp8((64, 64), torch.float32), r"blocks of \[64, 64\]"),
         (hf(weight_block_size=[128, 128]), fp8((64, 64), torch.float32), "is no scale of"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, awq, "config_groups name no bits"),
+        (
+            compressed_config("pack-quantized", **INT4_ZERO),
+            compressed("pack-quantized", **INT4),
+            r"proj: has 12 scales for each row of 384 columns where config.json says groups of 128 columns",
+        ),
+        (
+            compressed_config("pack-quantized", **INT8 | {"num_bits": 4}),
+            compressed("pack-quantized", **INT4),
+            "config.json says groups of a row",
+        ),
+        (
+            compressed_config("mxfp4-pack-quantized", num_bits=4, group_size=64),
+            compressed("mxfp4-pack-quantized", **MXFP4),
+            "config.json says groups of 64 columns",
+        ),
+        (compressed_config("pack-quantized", num_bits=4, group_size="x"), awq, "group_size 'x' is no number"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, gptq(4, 128), "config.json says groups of 64 columns"),
+        ({"quant_method": "awq", "bits": 4, "q_group_size": -1}, awq, "config.json says groups of a row"),
     ],
 )
 def test_what_is_refused(plain: Path, tmp_path: Path, config: dict, quantize: Quantize, message: str) -> None:
@@ -395,6 +413,13 @@ NAN, ONES = torch.tensor([torch.nan]), torch.ones(2)
             torch.ones(48, 1).int(),
             r"\[48, 1\] where its weight asks for \[48, 2\]",
         ),
+        (
+            "ct int4",
+            "weight_shape",
+            torch.tensor([384, 250]),
+            r"weight_shape is \[384, 250\], the packed weight \[384, 25",
+        ),
+        ("ct int4", "weight_shape", torch.tensor([1.5, 2.5]), r"weight_shape is F32\[2\], not I64"),
         ("ct int8", "weight_scale", torch.ones(192, 1), r"\[192, 1\], which is no scale of \[384, 256\]"),
     ],
 )
