@@ -96,7 +96,10 @@ def random_parts(format: str, n: int, k: int) -> dict[str, np.ndarray]:
         elif name == "scale":
             parts[name] = rng.integers(30, 120, shape).astype(np.int8)  # no NaN, E8M0 and E4M3 included
         else:
-            parts[name] = rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8).view(dtype).reshape(shape)
+            bytes_ = rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8)
+            if format.startswith(("mxfp8", "fp8")):
+                bytes_[bytes_ & 0x7F == 0x7F] = 0  # NaN
+            parts[name] = bytes_.view(dtype).reshape(shape)
     return parts
 
 

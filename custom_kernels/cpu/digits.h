@@ -1,9 +1,10 @@
 // Few rows of float32 activations through the integer dot products: each group of 32 is a power of two times whole
 // numbers of 24 bits, which are three digits of 8 bits. They are off by at most 2^-23 of the largest activation of their
-// group. Rows of which a group is not finite, or below 2^-105, take plain float32.
+// group. Rows of which a group is not finite, or below 2^-105, take plain float32. E4M3 weights: e4m3_terms.h.
 #pragma once
 #include "f32_rows.h"
 #include "int8_gemv.h"
+#include "e4m3_terms.h"
 #include "quantize.h"
 
 template <class Weight>
@@ -11,15 +12,19 @@ constexpr bool BY_DIGITS = false;
 
 #if STRIXHLO_VNNI
 template <class Fmt>
-constexpr bool BY_DIGITS<QuantizedWeight<Fmt>> = Fmt::LAYOUT != FP8;
+constexpr bool BY_DIGITS<QuantizedWeight<Fmt>> = Fmt::LAYOUT != FP8
+#if STRIXHLO_BF16_TERMS
+                                                 || true
+#endif
+    ;
 
 constexpr int DIGITS = 3, DIGIT_BITS = 23;
 constexpr int64_t DIGIT_RUNS = 128;  // that are prepared at once, of all rows together: half of the first cache
-constexpr int64_t DIGIT_SUMS = 64;   // pairs of rows whose sums are kept from segment to segment
+constexpr int64_t FEW_SUMS = 128;   // pairs of rows whose sums are kept from segment to segment
 
 // Prepared rows, for as many weights as take the same. Whoever has it must not change x as long as it is there.
 struct DigitStore {
-  alignas(64) uint8_t rows[18 * 1024];
+  alignas(64) uint8_t rows[24 * 1024 + 64];
   const float* x = nullptr;
   int kind = 0;
 };
@@ -29,6 +34,8 @@ template <class Fmt, int M>
 struct __attribute__((may_alias)) DigitRows {
   static constexpr int DIGITS = ::DIGITS;
   static constexpr int64_t CAPACITY = DIGIT_RUNS / M;
+  static constexpr bool SEGMENTS = false;                     // preparing is dear: rather fewer rows at once
+  static constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
   // Of 4 runs: the first halves and the second ones of each digit, then what the zero of the codes adds to the sums.
   static constexpr int ZEROS = !ZERO_OF_DIGITS<Fmt, DigitRows> ? 0 : HALVES_APART<Fmt> || TOP_APART<Fmt, DigitRows> ? 2 : 1;
   static constexpr int OF_RUN = RUN * DIGITS + ZEROS * W;  // bytes
@@ -58,6 +65,10 @@ struct __attribute__((may_alias)) DigitRows {
     return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
   }
   INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
+  INLINE_MEMBER void add_row(Sums (&acc)[M][1], const Parts& row, int64_t runs) const {
+    const Parts rows[1] = {row};
+    int8_row<Fmt, 1, M>(acc, rows, *this, runs);
+  }
 
  private:
   // W runs, of which `runs` exist; the others are zero.
@@ -122,26 +133,25 @@ struct __attribute__((may_alias)) DigitRows {
 // y[i] = `sum` times the unit for i < count, or what plain float32 gives: where `plain`, and where the sum is so large
 // that it might have left the range on the way, or NaN.
 template <class Fmt>
-static void store_digits(F sum, bool plain, const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, int64_t count,
-                         float* y) {
+static void store_few(F sum, float unit, bool plain, const float* x, const QuantizedWeight<Fmt>& weight, int64_t n,
+                      int64_t count, float* y) {
   const I kept = __builtin_elementwise_abs(sum) < 0x1p120f;
   const bool all = _mm512_movepi32_mask(__builtin_bit_cast(__m512i, kept)) == 0xffff;
-  constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
-  if (all && !plain) return store_part(y, sum * UNIT, count);
+  if (all && !plain) return store_part(y, sum * unit, count);
   float in_float32[W];
   f32_rows<QuantizedWeight<Fmt>, 1>(x, weight, n, count, in_float32, count);
   const F other = load_part(in_float32, count);
-  store_part(y, plain ? other : kept ? sum * UNIT : other, count);
+  store_part(y, plain ? other : kept ? sum * unit : other, count);
 }
 
-template <class Fmt, int M>
-__attribute__((noinline)) static void digits_rows(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y,
-                                                  int64_t count, int64_t N, DigitStore& store) {
-  using Rows = DigitRows<Fmt, M>;
+// Rows: M rows of x as digits, or as terms.
+template <class Rows, class Fmt, int M>
+__attribute__((noinline)) static void few_rows(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y,
+                                               int64_t count, int64_t N, DigitStore& store) {
   static_assert(sizeof(Rows) <= sizeof store.rows);
   Rows& input = *reinterpret_cast<Rows*>(store.rows);
   const int64_t K = weight.K, runs = K / RUN;
-  constexpr int64_t BLOCK = DIGIT_SUMS / M;
+  constexpr int64_t BLOCK = FEW_SUMS / M;
   const bool whole = runs <= Rows::CAPACITY;
   bool ready = whole && store.x == x && store.kind == Rows::KIND;
   store.x = whole ? x : nullptr;
@@ -154,14 +164,13 @@ __attribute__((noinline)) static void digits_rows(const float* x, const Quantize
       for (int m = 0; m < M && !ready; m++) input.fill(m, x + m * K, first, of_segment);
       ready = whole;
       for (int64_t r = 0; r < here; r++) {
-        const Parts rows[1] = {after<Fmt>(weight.row(n + i + r), first)};
         Sums acc[M][1];
         UNROLL
         for (int m = 0; m < M; m++) {
           acc[m][0].of[0] = acc[m][0].of[1] = 0;
           if (first > 0) acc[m][0] = of_segments[r][m];
         }
-        int8_row<Fmt, 1, M>(acc, rows, input, of_segment);
+        input.add_row(acc, after<Fmt>(weight.row(n + i + r), first), of_segment);
         UNROLL
         for (int m = 0; m < M; m++) of_segments[r][m] = acc[m][0];
       }
@@ -173,23 +182,37 @@ __attribute__((noinline)) static void digits_rows(const float* x, const Quantize
           const Sums& sum = of_segments[min(r + j, here - 1)][m];
           of_row[j] = sum.of[0] + sum.of[1];
         }
-        store_digits(sums(of_row), input.plain[m], x + m * K, weight, n + i + r, min(here - r, W), y + m * N + i + r);
+        store_few(sums(of_row), Rows::UNIT, input.plain[m], x + m * K, weight, n + i + r, min(here - r, W),
+                  y + m * N + i + r);
       }
     }
   }
 }
 
+template <class Fmt, int M>
+struct FewRows {
+  using Of = DigitRows<Fmt, M>;
+};
+#if STRIXHLO_BF16_TERMS
+template <class Fmt, int M>
+  requires(Fmt::LAYOUT == FP8)
+struct FewRows<Fmt, M> {
+  using Of = TermRows<Fmt, M>;
+};
+#endif
+
 // All of a workgroup's weight rows, `count`. What a row gives does not depend on its company.
 template <class Fmt, int M>
-INLINE void digits_gemv(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y, int64_t count, int64_t N,
-                        DigitStore& store) {
-  if constexpr (M > 1) {
-    if (weight.K / RUN > DigitRows<Fmt, M>::CAPACITY) {
-      digits_gemv<Fmt, M / 2>(x, weight, n, y, count, N, store);
-      return digits_gemv<Fmt, M / 2>(x + M / 2 * weight.K, weight, n, y + M / 2 * N, count, N, store);
+INLINE void few_rows_gemv(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y, int64_t count, int64_t N,
+                          DigitStore& store) {
+  using Rows = typename FewRows<Fmt, M>::Of;
+  if constexpr (M > 1 && !Rows::SEGMENTS) {
+    if (weight.K / RUN > Rows::CAPACITY) {
+      few_rows_gemv<Fmt, M / 2>(x, weight, n, y, count, N, store);
+      return few_rows_gemv<Fmt, M / 2>(x + M / 2 * weight.K, weight, n, y + M / 2 * N, count, N, store);
     }
   }
-  digits_rows<Fmt, M>(x, weight, n, y, count, N, store);
+  few_rows<Rows, Fmt, M>(x, weight, n, y, count, N, store);
 }
 #else
 struct DigitStore {};

@@ -8,7 +8,7 @@ template <class Weight, int M>
 INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N,
                      [[maybe_unused]] DigitStore& store) {
 #if STRIXHLO_VNNI
-  if constexpr (BY_DIGITS<Weight>) return digits_gemv<typename Weight::Of, M>(x, weight, n, y, count, N, store);
+  if constexpr (BY_DIGITS<Weight>) return few_rows_gemv<typename Weight::Of, M>(x, weight, n, y, count, N, store);
 #endif
   for (int64_t i = 0; i < count; i += W) f32_rows<Weight, M>(x, weight, n + i, min(count - i, W), y + i, N);
 }

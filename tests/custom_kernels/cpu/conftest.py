@@ -20,8 +20,8 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...], set[str]]] = {
     "x86-64-v4": ("x86-64-v4", (), {"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
     "x86-64-v4+vnni": (
         "x86-64-v4",
-        ("avx512vnni", "avx512vbmi"),
-        {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512vbmi"},
+        ("avx512vnni", "avx512bf16", "avx512vbmi"),
+        {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512vbmi"},
     ),
 }
 
