@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from .bench_command import bench
 from .bundle import Activations, open_bundle
@@ -24,7 +25,7 @@ from .progress import export_progress, spinner
 from .run_command import run
 from .runtime.sizes import size
 from .serve_command import serve
-from .tune_command import tune
+from .tune_command import check_activations, tune
 
 stderr = Progress()
 
@@ -172,6 +173,8 @@ def compile_(
 
     Does nothing when program, manifest, flags, versions and the sources that lower it are those of the build there.
     """
+    if click.get_current_context().get_parameter_source("activations") != ParameterSource.DEFAULT:
+        check_activations(target, activations)
     from .compile.compile import compile_bundle
     from .compile.report import report_lines
     from .compile.targets import parse_target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from .tuning_plan import PLAN, Measured, Plan
 if TYPE_CHECKING:
     from .runtime.device import Device
 
+MODULE_NAME = re.compile(r"m\d+\.vmfb")  # of what is in a folder that --prepare was stopped in
 CPU, INT8 = "cpu", "int8"  # what is tuned unless something else is asked for
 
 
@@ -63,9 +65,12 @@ def tune(
     if bundle is None and not measure:
         raise StrixhloError("tune needs a BUNDLE, or --measure with a folder that --prepare has written")
     opened = open_bundle(bundle) if bundle else None
+    if not measure:
+        check_activations(target or CPU, activations)
     with spinner(Progress(), "tune") as say:
         if prepare and opened:
             with only_user(prepare):
+                _check_ours(prepare)
                 plan = _prepared(opened, target or CPU, activations or INT8, prepare, say)
             said = f"{prepare}: {_count(plan)}; measure with `strixhlo tune --measure {prepare}`"
             click.echo(json.dumps(_about_plan(plan, prepare), indent=1) if as_json else said)
@@ -82,6 +87,30 @@ def tune(
     )
     use = "compile again to use it" if opened else f"to use it, put it into BUNDLE/{FOLDER}/ and compile again"
     click.echo(f"{use}; to send it: {where.with_suffix('.md')}")
+
+
+def check_activations(target: str, activations: str | None) -> None:
+    """StrixhloError where 8-bit activations were asked for of a target whose kernels have none."""
+    from .compile.targets import parse_target
+
+    if parse_target(target).kind != CPU and activations == INT8:
+        raise StrixhloError(f"--activations int8 is for the CPU, {target} computes in floating point; leave it out")
+
+
+def _check_ours(folder: Path) -> None:
+    """StrixhloError where a folder has files, and neither a plan of ours nor only modules that a stopped run left."""
+    plan = folder / PLAN
+    if not plan.is_file():
+        foreign = next((p.name for p in sorted(folder.iterdir()) if not MODULE_NAME.fullmatch(p.name)), "")
+        if foreign:
+            raise StrixhloError(f"{folder}: holds something else ({foreign}); choose an empty folder or a new one")
+        return
+    try:
+        found = json.loads(plan.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not {"key", "trials"} <= found.keys():
+        raise StrixhloError(f"{plan}: was not written by `strixhlo tune`; choose an empty folder or a new one")
 
 
 def _prepared(bundle: Bundle, target: str, activations: str, folder: Path, say: Callable[[str], None]) -> Plan:

@@ -235,6 +235,23 @@ def test_gfx1151_ships_with_a_predicted_table(bundle: Bundle, tmp_path: Path, mo
     assert choices.entries == {} and record == {"source": "rules", "origin": "predicted"}
 
 
+def test_a_folder_of_something_else_is_left_alone(tiny: Bundle, work: Path) -> None:
+    (work / PLAN).unlink()
+    (work / "letter").write_text("dear")
+    assert "holds something else (letter); choose an empty" in refused("tune", tiny.path, "--prepare", work)
+    for text in ("{}", "[", '{"key": 1}'):
+        (work / PLAN).write_text(text)
+        said = refused("tune", tiny.path, "--prepare", work)
+        assert f"{work / PLAN}: was not written by `strixhlo tune`" in said
+        assert (work / PLAN).read_text() == text
+
+
+@pytest.mark.parametrize("command", ["tune", "compile"])
+def test_8_bit_activations_are_for_the_cpu(tiny: Bundle, command: str) -> None:
+    said = refused(command, tiny.path, "--target", "rocm", "--activations", "int8")
+    assert "--activations int8 is for the CPU, rocm computes in floating point; leave it out" in said
+
+
 def test_nothing_to_tune_is_one_line(bundle: Bundle) -> None:
     result = CliRunner().invoke(
         main, ["tune", str(bundle.path), "--target", "vulkan", "--prepare", str(bundle.path / "w")]
