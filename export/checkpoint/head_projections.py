@@ -17,7 +17,7 @@ import numpy as np
 
 from ...custom_kernels.ops.formats import FORMATS, dequantize
 from .contents import Tensor
-from .stacked_experts import flat_stack
+from .stacked_experts import flat_stack, scaled_apart
 
 WHOLE, EMBED, UNEMBED = ".self_attn.kv_b_proj.weight", ".self_attn.embed_q.weight", ".self_attn.unembed_out.weight"
 
@@ -35,7 +35,7 @@ def split_head_projections(tensors: Mapping[str, Tensor], config: Mapping[str, A
             for part in _parts(tensor, heads, plain, value):
                 found[part.name] = part
         elif name.endswith((EMBED, UNEMBED)) and len(tensor.shape) == 3:
-            found[name] = flat_stack(tensor, name)
+            found[name] = scaled_apart(flat_stack(tensor, name), tensor.shape[0])
         else:
             found[name] = tensor
     return found

@@ -80,7 +80,7 @@ def _flat(tensor: Tensor, prefix: str, leaf: str) -> list[Tensor]:
     """A stack [E, N, K] as [E * N, K]; of gate and up together, as two."""
     experts, n, k = tensor.shape
     if leaf != "gate_up_proj":
-        return [_scaled_apart(flat_stack(tensor, f"{prefix}{leaf}.weight"), experts)]
+        return [scaled_apart(flat_stack(tensor, f"{prefix}{leaf}.weight"), experts)]
     if n % 2:
         raise StrixhloError(f"{tensor.name}: gate and up in one tensor of {n} rows; download the model again")
 
@@ -109,7 +109,7 @@ def flat_stack(tensor: Tensor, name: str) -> Tensor:
     return replace(tensor, name=name, shape=(experts * n, k), read=read)
 
 
-def _scaled_apart(tensor: Tensor, experts: int) -> Tensor:
+def scaled_apart(tensor: Tensor, experts: int) -> Tensor:
     """A stack as [E * N, K]; nvfp4's with a global scale for each expert, where it has one for all too."""
     if tensor.format != "nvfp4":
         return tensor

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -16,12 +18,18 @@ from family_checkpoints import CASES, VOCAB, random_checkpoint
 from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_models import in_float32, logits, quantized
 
+from strixhlo.compile.compile import lower_without_kernels
+from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
 from strixhlo.errors import StrixhloError
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
+from strixhlo.export.checkpoint.head_projections import split_head_projections
 from strixhlo.export.checkpoint.quantization import assemble, maker_of
 from strixhlo.export.checkpoint.safetensors_file import read_safetensors
 from strixhlo.export.checkpoint.stacked_experts import stack_experts
+from strixhlo.export.layers.head_linear import head_linear
+from strixhlo.export.layers.weights import Weight
+from strixhlo.export.stored_weights import stored_weights
 
 IDS = np.random.default_rng(1).integers(3, VOCAB, 24)
 MLX: dict[str, tuple[dict[str, Any], str]] = {
@@ -110,3 +118,33 @@ def test_latent_attention_of_mlx(tmp_path: Path) -> None:
     embed = tensors["model.layers.0.self_attn.embed_q.weight"]
     assert (embed.format, embed.shape) == ("affine4_g32", (6 * 32, 32))
     assert distance(logits_of(tmp_path / "mlx", IDS), logits(model, IDS)) < 1e-4
+
+
+@pytest.mark.parametrize("scales", [None, [5376.0], [2688.0 * (h + 1) / 2 for h in range(6)]])
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_stacks_of_heads_in_nvfp4(tmp_path: Path, scales: list[float] | None, target: str) -> None:
+    """Without a global scale, with one for all heads, with one for each: kernels take one for each, and so do parts."""
+    stack = "model.layers.0.self_attn.embed_q"
+    values = mx.random.normal((6, 32, 32), key=mx.random.key(0))
+    codes, small = mx.quantize(values, group_size=16, bits=4, mode="nvfp4")
+    stored = {"weight": codes, "scales": small} | ({} if scales is None else {"global_scale": mx.array(scales)})
+    path = tmp_path / "model.safetensors"
+    mx.save_safetensors(str(path), {f"{stack}.{leaf}": part for leaf, part in stored.items()})
+    block = {"quantization": {"mode": "nvfp4", "bits": 4, "group_size": 16}}
+    tensors = assemble(((t.name, t) for t in read_safetensors(path)), maker_of(block, path, False))
+    sizes = {"num_attention_heads": 6, "qk_nope_head_dim": 32, "v_head_dim": 32}
+    tensor = split_head_projections(tensors, sizes)[f"{stack}.weight"]
+    factors = np.broadcast_to(np.array(scales or [2688.0], np.float32) / 2688, (6,))
+    theirs = np.array(mx.dequantize(codes, small, mode="nvfp4", group_size=16, bits=4, dtype=mx.float32))
+    x = np.random.default_rng(0).standard_normal((3, 6, 32)).astype(np.float32)
+    want = np.einsum("thk,hnk->thn", x, theirs * factors[:, None, None])
+
+    def program(parts: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return head_linear(x, Weight(parts, "nvfp4", 32))
+
+    stored_parts = {name: jnp.asarray(part) for name, part in tensor.read().items()}
+    specs = stored_weights({"w": tensor}, {}, "auto")["w"].parts
+    assert {n: p.shape for n, p in stored_parts.items()} == {n: shape for n, (shape, _) in specs.items()}
+    np.testing.assert_allclose(np.asarray(program(stored_parts, jnp.asarray(x))), want, rtol=1e-4, atol=1e-4)
+    text = str(jax.export.export(jax.jit(program))(stored_parts, jnp.asarray(x)).mlir_module())
+    assert lower_without_kernels(text, parse_target(target), "f32", None).report["kernel_dispatches"] > 0
