@@ -1,5 +1,5 @@
-"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: of few rows one, whatever the weights' formats (one
-for each where the chip has kernels in stripes), of many rows one for each format.
+"""How `strixhlo.fused_matmul` becomes launches of the GPU kernels: of few rows one, whatever the weights' formats (but
+those that go in stripes and those that do not), of many rows one for each format.
 
 Before those of many rows there is one for the norm. Where a weight has no tiles, many rows take one launch for
 each tensor, and for what follows one for each weight.
@@ -7,8 +7,10 @@ each tensor, and for what follows one for each weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from ..ops.formats import FORMATS
@@ -21,12 +23,15 @@ from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, stripe_local, weight_name
 from .kernels import threads as threads_of
 from .launches import (
+    STRIPE,
     WAVE,
     Chip,
     dense_matmul_launches,
     gemv_geometry,
     quantized_matmul_launches,
+    shared_out,
     stripe_workgroups,
+    striped,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -37,7 +42,7 @@ BIASED, ADDED, GATED = 1, 2, 4
 class _Call:
     """A call of the op: its form and numbers, m rows of k columns of dtype `x`, the result's dtype `y`, and of each
     tensor its rows (0 where it is one buffer) and its parts' types. mixes: one kernel may have weights of several
-    formats. source: the buffer that is multiplied."""
+    formats; stripes: those that go in stripes only beside each other. source: the buffer that is multiplied."""
 
     form: Form
     attributes: Mapping[str, Any]
@@ -48,6 +53,7 @@ class _Call:
     widths: tuple[int, ...]
     dtypes: tuple[tuple[str, ...], ...]
     mixes: bool
+    stripes: bool
     source: str = "x"
 
     @property
@@ -81,8 +87,13 @@ class _Call:
         around = (gated, f.normed, f.biased and not bare, f.added and not bare)
         of_sum_and_norm = (f.summed, f.layer)
         kernel = FusedKernel(weights, *around, most, *of_sum_and_norm, whole=any(f.whole), wide=self.y != self.x)
-        alike = self.mixes or len(kernel.groups) == 1
+        alike = len(kernel.groups) == 1 or (self.mixes and self._go_together(kernel))
         return kernel if alike and kernel.bindings <= MOST_BINDINGS else None
+
+    def _go_together(self, kernel: FusedKernel) -> bool:
+        """Whether there is a loop for its weights' formats: where there are stripes, the same for all of them."""
+        in_stripes = {striped(weight.name, self.k) for weight, _ in kernel.groups}
+        return not self.stripes or (len(in_stripes) == 1 and not kernel.gated)
 
     def gate_and_up(self) -> FusedKernel | None:
         """The kernel of both, if there is one."""
@@ -103,7 +114,7 @@ def fused_matmul(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes)
         wide and (attributes["activation"] or form.added)
     ):
         return None
-    call = _Call(form, attributes, m, k, types[0][1], y, widths, dtypes, few and not chip.stripe_workgroups)
+    call = _Call(form, attributes, m, k, types[0][1], y, widths, dtypes, few, bool(chip.stripe_workgroups))
     first = list[Launch]()
     if form.summed and not call.sums_inside:
         numbers = (attributes["sum_epsilon"], attributes["sum_offset"])
@@ -169,6 +180,8 @@ def _launch(
         lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, kernel.gated)
         if workgroups:
             kernel = replace(kernel, stripes=chip.stripes)
+            workgroups = max(workgroups, len(kernel.groups))
+            lanes = _first_workgroups(kernel, columns_of, workgroups) if len(kernel.groups) > 1 else 0
             local, threads = stripe_local(kernel.symbol), threads_of(kernel.symbol)
         else:
             lanes, workgroups = gemv_geometry(kernel.name, columns_of, results, call.k, chip)
@@ -184,6 +197,20 @@ def _launch(
         threads,
         local_memory=local,
     )
+
+
+def _first_workgroups(kernel: FusedKernel, columns: Sequence[int], workgroups: int) -> int:
+    """Of weights of several formats in stripes the workgroups at which the second and the third format begin, 16 bits
+    each; columns: of each weight."""
+    stripes = [sum(ceil_div(columns[t], STRIPE) for t in numbers) for _, numbers in kernel.groups]
+    bytes_of = [_row_bytes(weight) for weight, _ in kernel.groups]
+    ends = accumulate(shared_out(stripes, bytes_of, workgroups)[:-1])
+    return sum(end << 16 * i for i, end in enumerate(ends))
+
+
+def _row_bytes(weight: FusedWeight) -> int:
+    """Of 256 columns of a row."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in FORMATS[weight.format].parts(1, 256).values())
 
 
 def _few_rows(call: _Call, chip: Chip, rows: tuple[Rows, ...], result: str = "y", bare: bool = False) -> list[Launch]:

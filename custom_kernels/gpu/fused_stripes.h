@@ -1,4 +1,5 @@
-// fused_gemv.h on NVIDIA's matrix units: the loop is stripes.h's. Gate and up share a stripe, eight rows of each.
+// fused_gemv.h on NVIDIA's matrix units: the loop is stripes.h's. Gate and up share a stripe, eight rows of each. Weights of
+// several formats have workgroups of their own.
 #pragma once
 
 #include "fused_gemv.h"
@@ -12,21 +13,20 @@ struct FusedStripe {
   u32 first, column;
 };
 
-template <u32 SIDES, u32 SHARING, u32 M, class FORM, class X, class Y, class W, class PARTS>
-DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s,
-                             const FusedWeights<W, FORM::COUNT, PARTS> weights) {
+// The stripes `share` of weights of one format, whose results begin at `column`.
+template <u32 SIDES, u32 SHARING, u32 M, class FORM, class X, class Y, class WEIGHTS>
+DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights,
+                              const StripeShare share, u32 first_column) {
+  using W = typename WEIGHTS::W;
   using S = Stripes<M, W, X, SIDES, SHARING>;
   const auto& of = weights.rows;
   const auto tensors = [&](u32 t) __attribute__((always_inline)) { return weights.tensor(t, s.k); };
   constexpr u32 ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;  // of a tensor in a stripe
-  u32 stripes = 0;
-  UNROLL for (u32 t = 0; t < (FORM::GATED ? 1 : FORM::COUNT); t++) stripes += ceil_div(of[t].n, ROWS);
-  const StripeShare share(stripes, s.workgroups);
   const auto place = [&](u32 stripe) __attribute__((always_inline)) {
-    FusedStripe<W> at = {tensors(0), tensors(FORM::GATED), of[0], of[FORM::GATED], stripe * ROWS, s.column};
+    FusedStripe<W> at = {tensors(0), tensors(FORM::GATED), of[0], of[FORM::GATED], stripe * ROWS, first_column};
     if constexpr (!FORM::GATED) {
-      u32 before = ceil_div(of[0].n, ROWS), column = s.column + of[0].n;
-      UNROLL for (u32 t = 1; t < FORM::COUNT; t++) {
+      u32 before = ceil_div(of[0].n, ROWS), column = first_column + of[0].n;
+      UNROLL for (u32 t = 1; t < WEIGHTS::COUNT; t++) {
         if (stripe >= before) at = {tensors(t), tensors(t), of[t], of[t], (stripe - before) * ROWS, column};
         before += ceil_div(of[t].n, ROWS);
         column += of[t].n;
@@ -78,15 +78,33 @@ DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X>
     });
   }
 }
-template <u32 M, class FORM, class X, class Y, class WEIGHTS>
-DEVICE void fused_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
-  fused_in_stripes<1, 8, M, FORM>(x, y, s, weights);
+
+// weights: those of each format. Of several, s.lanes has the workgroups at which the second and the third format begin, 16
+// bits each.
+template <u32 SIDES, u32 SHARING, u32 M, class FORM, class X, class Y, class... WEIGHTS>
+DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
+  constexpr u32 FORMATS = sizeof...(WEIGHTS), ROWS = FORM::GATED ? STRIPE / 2 : STRIPE;
+  static_assert(FORMATS == 1 || !FORM::GATED);
+  u32 format = 0, begin = 0, column = s.column;
+  const auto visit = [&](const auto& of) __attribute__((always_inline)) {
+    const u32 end = format + 1 == FORMATS ? s.workgroups : s.lanes >> 16 * format & 0xFFFF;
+    if (FORMATS == 1 || (workgroup_id() >= begin && workgroup_id() < end)) {
+      const StripeShare share(of.blocks(FORM::GATED, ROWS), end - begin, workgroup_id() - begin);
+      stripes_of_format<SIDES, SHARING, M, FORM>(x, y, s, of, share, column);
+    }
+    format++, begin = end, column += of.columns();
+  };
+  (visit(weights), ...);
 }
-template <u32 M, class FORM, class X, class Y, class WEIGHTS>
-DEVICE void fused_wide_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
-  fused_in_stripes<2, 8, M, FORM>(x, y, s, weights);
+template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
+DEVICE void fused_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
+  fused_in_stripes<1, 8, M, FORM>(x, y, s, weights...);
 }
-template <u32 M, class FORM, class X, class Y, class WEIGHTS>
-DEVICE void fused_deep_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights) {
-  fused_in_stripes<1, 16, M, FORM>(x, y, s, weights);
+template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
+DEVICE void fused_wide_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
+  fused_in_stripes<2, 8, M, FORM>(x, y, s, weights...);
+}
+template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
+DEVICE void fused_deep_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
+  fused_in_stripes<1, 16, M, FORM>(x, y, s, weights...);
 }

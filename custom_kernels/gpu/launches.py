@@ -13,6 +13,7 @@ from ..ops.formats import WeightFormat
 from ..ops.launch import Launch, Output, ceil_div
 from ..ops.moe_matmul import ACTIVATIONS
 from .elements import with_elements
+from .fused_kernels import BETWEEN
 from .gemm_tiles import MATRIX_WIDTH, choose_matrix_tile, choose_tile, tiled
 from .kernels import (
     DENSE,
@@ -83,7 +84,9 @@ def run_of(name: str) -> int:
 
 
 def striped(name: str, k: int) -> bool:
-    """Whether weights of a format (as in symbols) and k columns have kernels in stripes."""
+    """Whether weights of a format, or of several (as in symbols), and k columns have kernels in stripes."""
+    if BETWEEN in name:
+        return all(striped(one, k) for one in name.split(BETWEEN))
     if name in DENSE:
         return False
     return k % SPAN == 0 or name in STRIPED or name.startswith(tuple(f"affine{bits}_" for bits in STRIPED_BITS))
@@ -132,6 +135,19 @@ def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gat
     options = [{"stripe_workgroups": min(stripes, most)} for most in (0, 132, 264, 528)]
     question = Question("gated_stripes" if gated else "stripes", name, 0, (*columns, k))
     return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
+
+
+def shared_out(stripes: Sequence[int], cost: Sequence[int], workgroups: int) -> list[int]:
+    """How many workgroups each of several formats gets of those that its matmul has (one at least), so that the one
+    that takes longest takes as short as it can.
+
+    stripes: of each format; cost: of one of its stripes, in any unit.
+    """
+    given = [1] * len(stripes)
+    for _ in range(workgroups - len(stripes)):
+        longest = max(range(len(stripes)), key=lambda i: (ceil_div(stripes[i], given[i]) * cost[i], stripes[i]))
+        given[longest] += 1
+    return given
 
 
 def _in_stripes(

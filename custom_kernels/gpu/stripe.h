@@ -20,12 +20,13 @@ struct StripeRows {
   }
 };
 
-// The stripes of this workgroup: those of the first workgroups, which run on different multiprocessors, may be one more.
+// The stripes of one of `workgroups`, of this one if nothing is said: those of the first, which run on different
+// multiprocessors, may be one more.
 struct StripeShare {
   u32 begin, end;
 
-  MEMBER StripeShare(u32 stripes, u32 workgroups) {
-    const u32 id = workgroup_id(), each = stripes / workgroups, more = stripes % workgroups;
+  MEMBER StripeShare(u32 stripes, u32 workgroups, u32 id = workgroup_id()) {
+    const u32 each = stripes / workgroups, more = stripes % workgroups;
     begin = id * each + smaller(id, more);
     end = begin + each + (id < more);
   }

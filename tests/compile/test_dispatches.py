@@ -123,3 +123,10 @@ def test_a_decoded_token(config: dict[str, Any], format: str | dict[str, str], o
         assert entry["dispatches"] <= of_layer * LAYERS + AROUND, name
         assert entry["copies"] == entry["fills"] == 0
         assert entry["submissions"] == entry["host_waits"] == 1  # for the result
+
+
+def test_a_decoded_token_of_mixed_formats_on_cuda() -> None:
+    """q, k and v are one launch there too."""
+    for name, entry in entries(WIDE, Q4_K_M, "cuda").items():
+        assert entry["dispatches"] <= 6 * LAYERS + AROUND, name
+        assert entry["copies"] == entry["fills"] == 0

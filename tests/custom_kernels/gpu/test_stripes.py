@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from cuda_kit.recording import NVIDIA
 from extreme_weights import random_parts, split
-from fused_matmul_cases import TYPES, operands_of, whole
+from fused_matmul_cases import K_QUANTS, TYPES, operands_of, whole
 
 from strixhlo.custom_kernels.choices import Asked, Choices
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.launches import H200, Chip, quantized_matmul_launches
+from strixhlo.custom_kernels.gpu.launches import H200, Chip, quantized_matmul_launches, shared_out
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -118,16 +118,16 @@ def test_workgroups_of_512_threads(run_launches, stripes):
     assert matmul(run_launches, "mxfp4", x[:1], parts, n, chip).tobytes() == y[:1].tobytes()
 
 
-FUSED = ("q, k, v", "residual", "a sum")
+FUSED = ("q, k, v", "residual", "a sum", "one of another format", "K-quants", "three K-quants")
 
 
 def fused(run_launches, case: str, m: int) -> tuple[np.ndarray, ...]:
     attributes, operands = operands_of(case, m)
-    if case == "q, k, v":  # as of weights that are one buffer each
+    if case in ("q, k, v", *K_QUANTS):  # as of weights that are one buffer each
         attributes, operands = whole(attributes, operands)
     lowering = fused_matmul(H200, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
     assert lowering
-    assert any(launch.symbol.startswith("strixhlo_fused_stripes_") for launch in lowering.launches)
+    assert [launch.symbol.startswith("strixhlo_fused_stripes_") for launch in lowering.launches] == [True]
     values = run_launches(lowering.launches, operands)
     return tuple(values[name] for name in lowering.results)
 
@@ -141,3 +141,12 @@ def test_fused(run_launches, case):
     for one, got, want in zip(alone, together, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
         assert got[:1].tobytes() == one.tobytes()
+
+
+def test_formats_share_the_workgroups():
+    """Those of more and of larger stripes get more; each has one."""
+    assert shared_out([320, 64], [144, 210], 264) == [200, 64]
+    assert shared_out([1, 1000, 1], [1, 1, 1], 3) == [1, 1, 1]
+    for workgroups in (3, 7, 132):
+        given = shared_out([40, 9, 80], [4, 9, 5], workgroups)
+        assert sum(given) == workgroups and min(given) >= 1
