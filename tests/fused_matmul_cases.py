@@ -18,7 +18,11 @@ K, WIDE = 160, 1184  # the latter in local memory bit by bit, where there are 8 
 # Case -> formats of the tensors, (tensor, first row, rows) of each weight, attributes
 CASES = {
     "q, k, v": (("q4_1", "q4_1", "q4_1"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"normed": True, "epsilon": 1e-3}),
-    "one of another format": (("q8_0", "q4_0"), ((0, 0, 19), (0, 19, 5), (1, 0, 34)), SUM | {"normed": True, "biased": True}),
+    "one of another format": (
+        ("q8_0", "q4_0"),
+        ((0, 0, 19), (0, 19, 5), (1, 0, 34)),
+        SUM | {"normed": True, "biased": True},
+    ),
     "q, k, v with biases": (("bf16", "bf16", "bf16"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"biased": True}),
     "different formats": (("q8_0", "f16"), ((0, 0, 19), (1, 0, 34)), {"normed": True, "epsilon": 1e-5, "offset": 1.0}),
     "residual": (("q8_0",), ((0, 0, 67),), {"added": True, "scale": 0.5, "biased": True}),
@@ -42,17 +46,19 @@ CASES = {
 # With more parts than a launch has buffers, unless weights are one buffer each.
 K_QUANTS = {
     "K-quants": (("q4_k", "q4_k", "q6_k"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"normed": True, "epsilon": 1e-3}),
-    "three K-quants": (("q4_k", "q5_k", "q6_k"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"normed": True}),
     "gated K-quants": (("q5_k", "q4_k"), ((0, 0, 35), (1, 0, 35)), SUM | {"normed": True, "activation": "silu"}),
+}
+IN_STRIPES = {  # of NVIDIA's GPUs alone
+    "three K-quants": (("q4_k", "q5_k", "q6_k"), ((0, 0, 35), (1, 0, 3), (2, 0, 17)), {"normed": True}),
 }
 
 
 def columns(case: str) -> int:
-    return 512 if case in K_QUANTS else WIDE if "wide" in case else K
+    return 512 if "K-quants" in case else WIDE if "wide" in case else K
 
 
 def operands_of(case: str, m: int) -> tuple[dict, dict[str, np.ndarray]]:
-    formats, rows, changes = (CASES | K_QUANTS)[case]
+    formats, rows, changes = (CASES | K_QUANTS | IN_STRIPES)[case]
     attributes, k = NONE | changes, columns(case)
     attributes |= {"formats": ",".join(formats), "rows": ",".join(":".join(map(str, r)) for r in rows)}
     rng = np.random.default_rng(len(case))

@@ -72,7 +72,7 @@ FUSED = (
         "q4_1_2gnlc",
         "q8_0_1nlc",
     ),
-    *("q8_0__f16_11n", "q8_0__f16_11gn", "q8_0__f16_11ns", "q8_0__q4_0_21nb", "q4_k__q6_k_21nw", "q5_k__q4_k_11gnsw"),
+    *("q8_0__f16_11n", "q8_0__f16_11gn", "q8_0__f16_11ns", "q8_0__q4_0_21nbs", "q4_k__q6_k_21nw", "q5_k__q4_k_11gnsw"),
 )
 # The same of many rows on NVIDIA's GPUs, by tile (gemm_tiles.py); of the first each format is tested without more.
 TILED = {

@@ -54,8 +54,7 @@ def test_weights_of_one_buffer(run_launches, case):
     for m in (1, 8, 17):
         results, launches = launched(run_launches, case, m, in_one_buffer=True)
         as_the_reference(results, case, m)
-        formats = len(set(operands_of(case, m)[0]["formats"].split(",")))
-        assert len(launches) == (1 if m <= 8 else 1 + formats + 2 * (case == "gated K-quants"))
+        assert len(launches) == (1 if m <= 8 else 3 + 2 * (case == "gated K-quants"))
 
 
 def test_more_parts_than_buffers(run_launches):

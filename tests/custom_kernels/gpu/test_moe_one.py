@@ -16,7 +16,7 @@ from strixhlo.custom_kernels.gpu.moe_kernels import OneForm
 from strixhlo.custom_kernels.gpu.moe_launches import moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
 from strixhlo.custom_kernels.gpu.moe_pairs_launches import moe_down, moe_gate_up
-from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, SCRATCH_WORDS, Lowering
+from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, SCRATCH_WORDS, Launch, Lowering
 from strixhlo.custom_kernels.ops.moe_route import RESULTS
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 from strixhlo.custom_kernels.ops.norm import rms_norm
@@ -160,14 +160,15 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
         ),
         (lambda a, t: moe_down(H200, a, t), own | added, (*of_down, *parts["down"], *biases[1], *last)),
     )
-    values = dict(v)
+    known = {n: (a.shape, DTYPES[str(a.dtype)]) for n, a in v.items() if str(a.dtype) in DTYPES}
+    launches: list[Launch] = []
     for rule, attributes, names in calls:
-        lowering = rule(attributes, [(values[n].shape, DTYPES[str(values[n].dtype)]) for n in names])
-        assert lowering
-        values |= dict(zip(lowering.operands, (values[n] for n in names), strict=True))
-        values = run(lowering.launches, values)
-        assert not any("_gemv_" in launch.symbol for launch in lowering.launches)
-    return values["y"]
+        lowering = rule(attributes, [known[n] for n in names])
+        assert lowering and not any("_gemv_" in launch.symbol for launch in lowering.launches)
+        own_names = dict(zip(lowering.operands, names, strict=True))
+        launches += [replace(o, inputs=tuple(own_names.get(n, n) for n in o.inputs)) for o in lowering.launches]
+        known |= {o.name: (o.shape, o.dtype) for launch in lowering.launches for o in launch.outputs}
+    return run(tuple(launches), v)["y"]
 
 
 ALONE = [
