@@ -15,7 +15,7 @@ KIT := artifacts/h200
 
 .PHONY: env demo test test-slow simulate table lint bench soak clean
 .PHONY: benchmarks bench-kernels bench-inlined bench-moe bench-serving bench-speculation bench-engines
-.PHONY: bench-quality bench-programs bench-dispatches predicted-table h200-kit h200-few cuda-kit cuda-results
+.PHONY: bench-quality bench-programs bench-dispatches bench-nvidia-counts predicted-table h200-kit h200-few cuda-kit cuda-results
 
 env: $(STAMP)
 
@@ -96,6 +96,11 @@ bench-programs: env | $(FIGURES)
 
 bench-dispatches: env | $(FIGURES)
 	$(BIN)/python benchmarks/family_dispatches.py | tee $(FIGURES)/$@.md
+
+# Registers, spills and instructions of the inner loops of the kernels for NVIDIA GPUs. CUDA_BIN=FOLDER: where ptxas and
+# nvdisasm are, if not on PATH (triton's wheel has both in triton/backends/nvidia/bin).
+bench-nvidia-counts: env | $(FIGURES)
+	$(BIN)/python benchmarks/nvidia_counts.py $(if $(CUDA_BIN),--cuda-bin $(CUDA_BIN)) | tee $(FIGURES)/$@.md
 
 # The answers that ship for gfx1151, predicted by the rules; after a change of them.
 predicted-table: env

@@ -89,9 +89,10 @@ class FusedKernel:
         """The line that makes it, with OF in the place of its symbol and the type of x. more: y is there already, and
         comes first."""
         given = f"{self._form()}, {self._operands(more)}, {self._places()}, {self._weights()}"
-        given += f", {'norm' if self.normed else 'nullptr'}, {'residual' if self.added else 'nullptr'}"
+        residual = "residual" if self.added else "nullptr"
         if isinstance(self.rows, Tile):
-            return f"FUSED_GEMM({OF}, {self.rows.threads}, ({self.rows.kernel}), {given})"
+            return f"FUSED_GEMM({OF}, {self.rows.threads}, ({self.rows.kernel}), {given}, {residual})"
+        given += f", {'norm' if self.normed else 'nullptr'}, {residual}"
         held = [name.replace(" ", "_") if name in SUMS[self.summed] else "nullptr" for name in SUMS["scaled"]]
         held.insert(0, "norm_bias" if self.layer == "biased" else "nullptr")
         sums = ", ".join([*held, "sum" if self.summed else "nullptr"])

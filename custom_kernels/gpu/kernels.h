@@ -184,7 +184,7 @@
 #define FUSED_DEEP_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 512, fused_deep_stripes, __VA_ARGS__)
 
 // The same of many rows, without the norm. TILE: see fused_gemm.h.
-#define FUSED_GEMM(symbol, X, threads, TILE, FORM, OPERANDS, PLACES, WEIGHTS, NORM, RESIDUAL)                   \
+#define FUSED_GEMM(symbol, X, threads, TILE, FORM, OPERANDS, PLACES, WEIGHTS, RESIDUAL)                         \
   KERNEL(threads)                                                                                               \
   void symbol(INSIDE OPERANDS, u32 m, u32 k, u32 stride, u32 column, u32 activation, u32 limit_bits,            \
               u32 scale_bits, u32 first0, u32 n0, u32 first1, u32 n1, u32 first2, u32 n2 INSIDE PLACES) {       \
