@@ -223,56 +223,56 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
   }
 }
 
-// parts [rows, splits, width] with their peaks and sums [rows, splits, 2] -> out [rows, width]; a workgroup a row, which is
-// token * q_heads + head. sinks [q_heads] are read where has_sinks. A sum of 0 marks a part that is not there.
+// parts [rows, splits, width] with their peaks and sums [rows, splits, 2] -> out [rows, width]; a workgroup for COMBINED columns
+// of a row, which is token * q_heads + head. sinks [q_heads] are read where has_sinks. A sum of 0 marks a part that is not there.
+inline constexpr u32 COMBINED = 4 * WAVE;
 struct CombineTiles {
-  LOCAL_ARRAY static inline f32 weight[MOST_SPLITS];
   LOCAL_ARRAY static inline f32x4 value[ATTENTION_WAVES][WAVE];
 };
 
 template <class X>
 DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL X* out,
                               u32 width, u32 splits, u32 q_heads, u32 has_sinks) {
-  const u64 first = (u64)workgroup_id() * splits;
-  const u32 lane = lane_id(), wave = wave_id();
-  f32 peak[MOST_SPLITS / WAVE], part[MOST_SPLITS / WAVE], highest = NOTHING, sum = 0.0f;
+  const u32 pieces = ceil_div(width, COMBINED), row = workgroup_id() / pieces;
+  const u64 first = (u64)row * splits;
+  const u32 lane = lane_id(), wave = wave_id(), d = workgroup_id() % pieces * COMBINED + 4 * lane;
+  // All that may be needed is asked for at once: what is not there has no weight.
+  f32x4 part[MOST_SPLITS / ATTENTION_WAVES];
+  UNROLL for (u32 k = 0; k < MOST_SPLITS / ATTENTION_WAVES; k++) {
+    const u32 i = k * ATTENTION_WAVES + wave;
+    if (i < splits) part[k] = ((const GLOBAL f32x4*)parts)[((first + i) * width + smaller(d, width - 4)) / 4];
+    else part[k] = 0.0f;
+  }
+  f32 peak[MOST_SPLITS / WAVE], total[MOST_SPLITS / WAVE], highest = NOTHING, sum = 0.0f;
   UNROLL for (u32 j = 0; j < MOST_SPLITS / WAVE; j++) {
     const u32 i = j * WAVE + lane;
     peak[j] = i < splits ? peaks[2 * (first + i)] : NOTHING;
-    part[j] = i < splits ? peaks[2 * (first + i) + 1] : 0.0f;
+    total[j] = i < splits ? peaks[2 * (first + i) + 1] : 0.0f;
+    peak[j] = total[j] == 0.0f ? NOTHING : peak[j];
     highest = larger(highest, peak[j]);
   }
   highest = maximum_over_wave(highest);
-  u32 there = 0;  // parts up to the last one that is there
+  f32 weight[MOST_SPLITS / WAVE];
   UNROLL for (u32 j = 0; j < MOST_SPLITS / WAVE; j++) {
-    const f32 weight = part[j] == 0.0f ? 0.0f : exp2_fast(peak[j] - highest);
-    sum = multiply_add(part[j], weight, sum);
-    there = part[j] == 0.0f ? there : j * WAVE + lane + 1;
-    if (wave == 0) CombineTiles::weight[j * WAVE + lane] = weight;
+    weight[j] = total[j] == 0.0f ? 0.0f : exp2_fast(peak[j] - highest);
+    sum = multiply_add(total[j], weight[j], sum);
   }
   sum = sum_over_wave(sum);
-  UNROLL for (u32 mask = WAVE / 2; mask; mask /= 2) {
-    const u32 other = shuffle_bits(there, lane ^ mask);
-    there = there > other ? there : other;
-  }
-  there = broadcast_bits(there, 0);
+  const bool any = sum != 0.0f;  // NaN too
   const f32 before = highest;
-  if (has_sinks) join_sink(sinks[workgroup_id() % q_heads], highest, sum);
-  const f32 factor = there ? exp2_fast(before - highest) / sum : 0.0f;
+  if (has_sinks) join_sink(sinks[row % q_heads], highest, sum);
+  const f32 factor = exp2_fast(before - highest) / sum;
+  f32x4 value = 0.0f;
+  UNROLL for (u32 k = 0; k < MOST_SPLITS / ATTENTION_WAVES; k++) {
+    const u32 from = k * ATTENTION_WAVES;
+    if (from >= splits) break;
+    const f32 of = broadcast(weight[from / WAVE], from % WAVE + wave);
+    value += of == 0.0f ? (f32x4)0.0f : part[k] * of;
+  }
+  CombineTiles::value[wave][lane] = value;
   barrier();
-  for (u32 from = 0; from < width; from += 4 * WAVE) {
-    const u32 d = from + 4 * lane;
-    f32x4 value = 0.0f;
-    _Pragma("unroll 8") for (u32 i = wave; i < there; i += ATTENTION_WAVES) {
-      const f32x4 v = ((const GLOBAL f32x4*)parts)[((first + i) * width + smaller(d, width - 4)) / 4];
-      value += CombineTiles::weight[i] == 0.0f ? (f32x4)0.0f : v * CombineTiles::weight[i];
-    }
-    CombineTiles::value[wave][lane] = value;
-    barrier();
-    if (wave == 0 && d < width) {
-      UNROLL for (u32 w = 1; w < ATTENTION_WAVES; w++) value += CombineTiles::value[w][lane];
-      store4(out, ((u64)workgroup_id() * width + d) / 4, there ? value * factor : (f32x4)0.0f);
-    }
-    barrier();
+  if (wave == 0 && d < width) {
+    UNROLL for (u32 w = 1; w < ATTENTION_WAVES; w++) value += CombineTiles::value[w][lane];
+    store4(out, ((u64)row * width + d) / 4, any ? value * factor : (f32x4)0.0f);
   }
 }

@@ -49,7 +49,7 @@ def flash_local_memory(symbol: str) -> int:
     if found is None:
         return 0
     few, wide = found[1] == "few", int(found[4]) > NARROW
-    return ((76 if wide else 70) if few else (60 if wide else 53)) * 1024
+    return ((76 if wide else 64) if few else (60 if wide else 53)) * 1024
 
 
 def flash_line(symbol: str) -> str | None:

@@ -20,6 +20,7 @@ from .elements import with_elements
 from .launches import GFX1151, Chip
 
 THREADS, WAVES = 128, 4
+COMBINED = 128  # columns of a row that a workgroup joins from its parts: of attention.h
 SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
 MOST_SPLITS = 64  # of attention.h
 PARTS_BYTES = 128 * 1024 * 1024  # that parts take at most: 64 of eight tokens with the 128 latent heads of DeepSeek
@@ -77,11 +78,11 @@ def attention_launches(
         return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS, local_memory=local),)
     parts = Output("parts", (tokens, q_heads, splits, value_dim), "f32")
     peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
-    combine, rows_of_y = with_elements("strixhlo_attention_combine", x), tokens * q_heads
+    combine, pieces_of_y = with_elements("strixhlo_attention_combine", x), tokens * q_heads * -(-value_dim // COMBINED)
     of_combine = (value_dim, splits, q_heads, int(sinks))
     return (
         Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS, local_memory=local),
-        Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, rows_of_y, THREADS),
+        Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, pieces_of_y, THREADS),
     )
 
 

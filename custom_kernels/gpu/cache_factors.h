@@ -12,53 +12,73 @@ struct Operand {
   u32 of[4];
 };
 
-// Where row `lane % 8` of matrix `lane / 8` of an operand lies, in bytes.
+// Rows in local memory of which 8 neighbours lie in different banks: TWISTED ones have 16-byte piece p of row r at p ^ r % 8 of
+// each 128 bytes, others are followed by 16 bytes of nothing. Matrix `lane / 8` of an operand has row `lane % 8` of 8; PAIRS: the
+// first two matrices have the same rows, else every other.
 template <bool PAIRS>
-DEVICE u32 matrix_row(u32 lane, u32 stride) {
-  return PAIRS ? (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 16 : lane % 16 * stride + lane / 16 * 16;
-}
-// TURNED: rows of the matrices are columns here. `own`: what own_rows<PAIRS> made of the first row.
+DEVICE u32 matrix_row(u32 lane) { return PAIRS ? lane % 8 + lane / 16 * 8 : lane % 16; }
+template <bool PAIRS>
+DEVICE u32 matrix_half(u32 lane) { return PAIRS ? lane / 8 % 2 * 16 : lane / 16 * 16; }  // bytes from the first one on
+
+template <bool PAIRS, bool TWISTED>
+struct MatrixRows {
 #if defined(__NVPTX__)
-template <bool PAIRS>
-DEVICE const LOCAL u8* own_rows(const LOCAL u8* rows, u32 stride) { return rows + matrix_row<PAIRS>(lane_id(), stride); }
-template <bool TURNED, bool PAIRS>
-DEVICE Operand load_matrices(const LOCAL u8* own, u32) {
+  const LOCAL u8* own;
+  u32 turn;
+
+  DEVICE MatrixRows of(const LOCAL u8* rows, u32 stride) {
+    const u32 row = matrix_row<PAIRS>(lane_id()), half = matrix_half<PAIRS>(lane_id());
+    if constexpr (TWISTED) return {rows + row * stride, half ^ row % 8 * 16};
+    return {rows + row * stride + half, 0};
+  }
+  // What lies `offset` bytes, a multiple of 32, from the beginning of the rows on.
+  __attribute__((always_inline)) const LOCAL u8* at(u32 offset) const {
+    return TWISTED ? own + (offset & ~127u) + ((offset & 127u) ^ turn) : own + offset;
+  }
+#else
+  const LOCAL u8* rows;
+  u32 stride;
+
+  DEVICE MatrixRows of(const LOCAL u8* rows, u32 stride) { return {rows, stride}; }
+  const LOCAL u8* row(u32 lane, u32 offset) const {
+    const u32 row = matrix_row<PAIRS>(lane), from = offset + matrix_half<PAIRS>(lane);
+    return rows + row * stride + (TWISTED ? from ^ row % 8 * 16 : from);
+  }
+#endif
+};
+// TURNED: rows of the matrices are columns here.
+template <bool TURNED, bool PAIRS, bool TWISTED>
+DEVICE Operand load_matrices(const MatrixRows<PAIRS, TWISTED>& from, u32 offset) {
   Operand x;
+#if defined(__NVPTX__)
   if constexpr (TURNED) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.of[0]), "=r"(x.of[1]), "=r"(x.of[2]), "=r"(x.of[3])
-                 : "r"((u32)(u64)own)
+                 : "r"((u32)(u64)from.at(offset))
                  : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.of[0]), "=r"(x.of[1]), "=r"(x.of[2]), "=r"(x.of[3])
-                 : "r"((u32)(u64)own)
+                 : "r"((u32)(u64)from.at(offset))
                  : "memory");
   }
-  return x;
-}
 #else
-template <bool>
-DEVICE const LOCAL u8* own_rows(const LOCAL u8* rows, u32) { return rows; }
-template <bool TURNED, bool PAIRS>
-DEVICE Operand load_matrices(const LOCAL u8* rows, u32 stride) {
   const u32 g = lane_id() / 4, t = lane_id() % 4;
-  Operand x;
   for (u32 m = 0; m < 4; m++) {
     if constexpr (TURNED) {
-      const u16 a = ((const LOCAL u16*)(rows + matrix_row<PAIRS>(8 * m + 2 * t, stride)))[g];
-      const u16 b = ((const LOCAL u16*)(rows + matrix_row<PAIRS>(8 * m + 2 * t + 1, stride)))[g];
+      const u16 a = ((const LOCAL u16*)from.row(8 * m + 2 * t, offset))[g];
+      const u16 b = ((const LOCAL u16*)from.row(8 * m + 2 * t + 1, offset))[g];
       x.of[m] = a | (u32)b << 16;
     } else {
-      x.of[m] = ((const LOCAL u32*)(rows + matrix_row<PAIRS>(8 * m + g, stride)))[t];
+      x.of[m] = ((const LOCAL u32*)from.row(8 * m + g, offset))[t];
     }
   }
+#endif
   return x;
 }
-#endif
 // A left operand of 16 rows of 16 numbers.
 DEVICE Operand load_rows(const LOCAL u16* rows, u32 stride) {
-  return load_matrices<false, false>(own_rows<false>((const LOCAL u8*)rows, 2 * stride), 2 * stride);
+  return load_matrices<false>(MatrixRows<false, false>::of((const LOCAL u8*)rows, 2 * stride), 0);
 }
 
 // What a lane of key_factors (cache_factors.h) has of fp8 is 4 neighbouring dimensions.
@@ -123,13 +143,13 @@ DEVICE f32 sum_of_keys(f32 v) {
   return v + of_other(v, 1);
 }
 
-// Of 16 keys and 32 of their dimensions, 16 in each operand, in the order of `place_of`. `keys`: own_rows<true>.
-template <class T>
-DEVICE void key_operands(const LOCAL u8* keys, u32 stride, Operand (&x)[2]) {
+// Of 16 keys and 32 of their dimensions, 16 in each operand, in the order of `place_of`, from byte `offset` of the keys on.
+template <class T, bool TWISTED>
+DEVICE void key_operands(const MatrixRows<true, TWISTED>& keys, u32 offset, Operand (&x)[2]) {
   if constexpr (sizeof(T) == 2) {
-    UNROLL for (u32 h = 0; h < 2; h++) x[h] = load_matrices<false, true>(keys + 32 * h, stride);
+    UNROLL for (u32 h = 0; h < 2; h++) x[h] = load_matrices<false>(keys, offset + 32 * h);
   } else {
-    const Operand stored = load_matrices<false, true>(keys, stride);
+    const Operand stored = load_matrices<false>(keys, offset);
     UNROLL for (u32 h = 0; h < 2; h++) {
       UNROLL for (u32 i = 0; i < 2; i++) {  // keys 0 to 7, and 8 to 15
         const CacheHalves<4> own = cache_halves(CachePiece<T, 4>{{stored.of[2 * i + h]}});
@@ -147,13 +167,13 @@ DEVICE u32 middle_bytes_swapped(u32 v) {
 #endif
 }
 // Of 16 keys and 32 dimensions of values, 16 in each operand. Where a number is a byte, an operand's first 8 rows are the
-// even dimensions, for those are turned over in pairs. `values`: own_rows<false>.
-template <class T>
-DEVICE void value_operands(const LOCAL u8* values, u32 stride, Operand (&x)[2]) {
+// even dimensions, for those are turned over in pairs.
+template <class T, bool TWISTED>
+DEVICE void value_operands(const MatrixRows<false, TWISTED>& values, u32 offset, Operand (&x)[2]) {
   if constexpr (sizeof(T) == 2) {
-    UNROLL for (u32 h = 0; h < 2; h++) x[h] = load_matrices<true, false>(values + 32 * h, stride);
+    UNROLL for (u32 h = 0; h < 2; h++) x[h] = load_matrices<true>(values, offset + 32 * h);
   } else {
-    const Operand stored = load_matrices<true, false>(values, stride);
+    const Operand stored = load_matrices<true>(values, offset);
     UNROLL for (u32 h = 0; h < 2; h++) {
       UNROLL for (u32 k = 0; k < 2; k++) {  // keys 0 to 7, and 8 to 15
         const CacheHalves<4> own = cache_halves(CachePiece<T, 4>{{middle_bytes_swapped(stored.of[2 * h + k])}});

@@ -96,7 +96,10 @@ struct FlashPools : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y, 1> 
                                           const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                                           const AttentionShape s) {
     const FlashRows rows = FlashRows::of<Shape::ROWS>(s);
-    prepare_queries<X, T, Shape, Tiles, SLICES>(q, positions, s, rows);
+    using Queries = LoadedQueries<X, Shape, D>;
+    const Queries queries = Queries::of(q, s, rows, wave_id() * Queries::OF_WAVE);
+    rows.template seen<Shape::ROWS, Tiles>(positions, s);
+    prepare_queries<X, T, Shape, Tiles, D>(q, s, rows, queries);
     barrier();
     const u32 wave = wave_id(), part = wave % Shape::PARTS;
     const u32 key_wave = Shape::FEW ? wave / Shape::PARTS : 0, row_wave = Shape::FEW ? 0 : wave / Shape::PARTS;

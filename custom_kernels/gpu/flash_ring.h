@@ -14,7 +14,9 @@ struct FlashStages {
   static constexpr u32 TILES = (ALONE ? 32 * D * sizeof(T) <= 4096 : !FEW && !WIDE) ? 2 : 1;  // of 16 keys of a wave
   static constexpr u32 KEYS = FEW && !ALONE ? 16 * Shape::KEY_WAVES : 16 * TILES;             // of a tile
   static constexpr u32 TEAM = ALONE ? 1 : ATTENTION_WAVES;                                    // waves that share one
-  static constexpr u32 KEY_STRIDE = D * sizeof(T) + 16, VALUE_STRIDE = DV * sizeof(T) + 16;   // rows in different banks
+  // Rows in different banks: MatrixRows.
+  static constexpr bool TWISTED = D * sizeof(T) % 128 == 0 && Shape::PART * sizeof(T) % 128 == 0;
+  static constexpr u32 APART = TWISTED ? 0 : 16, KEY_STRIDE = D * sizeof(T) + APART, VALUE_STRIDE = DV * sizeof(T) + APART;
 
   // same: values are what keys begin with.
   static constexpr u32 bytes(bool same) { return KEYS * (KEY_STRIDE + (same ? 0 : VALUE_STRIDE)); }
@@ -43,6 +45,9 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   using typename Sums::Values;
   static constexpr u32 BLOCKS = Shape::BLOCKS;
   static constexpr bool KEEP = !Stages::WIDE && D * BLOCKS <= 128;  // queries in registers
+  using Queries = LoadedQueries<X, Shape, D>;
+  using KeyRows = MatrixRows<true, Stages::TWISTED>;
+  using ValueRows = MatrixRows<false, Stages::TWISTED>;
   static constexpr bool TAKES_TURNS = Shape::FEW && !Stages::ALONE;  // the waves at the keys of a tile
 
   Operand kept_q[KEEP ? BLOCKS * D / 16 : 1];
@@ -69,10 +74,10 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     if (place.holes) seen = seen && place.rows.template see<Shape::ROWS>(place.positions, position, s);
     return place.paged.of(position) | (seen ? 0u : 0x80000000u);
   }
-  // Piece `column` of a row that has `bytes`; zero where nothing is, and unless `there`.
-  DEVICE void copy_piece(LOCAL u8* to, const GLOBAL u8* row, u32 column, u32 bytes, bool there, bool aligned) {
+  // Piece `column` of a row that has `bytes`; zero where nothing is, and unless `there`. key: of the tile.
+  DEVICE void copy_piece(LOCAL u8* to, u32 key, const GLOBAL u8* row, u32 column, u32 bytes, bool there, bool aligned) {
     const GLOBAL u8* from = row + 16 * column;
-    to += 16 * column;
+    to += 16 * (Stages::TWISTED ? column ^ key % 8 : column);
     if (sizeof(T) > 1 || aligned) {
       copy_if_async((LOCAL u32x4*)to, (const GLOBAL u32x4*)from, there && 16 * column < bytes);
     } else {
@@ -97,10 +102,11 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
       UNROLL for (u32 c = 0; c < COLUMNS; c++) {
         const u32 column = c * LANES + lane % LANES;
         if (c * LANES + LANES <= PIECES || column < PIECES) {
-          copy_piece(stage + key * Stages::KEY_STRIDE, place.key_pool + at, column, s.head_dim * sizeof(T), there, aligned);
+          copy_piece(stage + key * Stages::KEY_STRIDE, key, place.key_pool + at, column, s.head_dim * sizeof(T), there,
+                     aligned);
         }
         if (c * LANES + LANES <= VALUE_PIECES || column < VALUE_PIECES) {
-          copy_piece(values + key * Stages::VALUE_STRIDE, place.value_pool + at, column, s.value_dim * sizeof(T), there,
+          copy_piece(values + key * Stages::VALUE_STRIDE, key, place.value_pool + at, column, s.value_dim * sizeof(T), there,
                      aligned);
         }
       }
@@ -108,10 +114,10 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   }
 
   __attribute__((always_inline)) void score_slice(Tile (&scores)[TILES][BLOCKS], const LOCAL u16* queries,
-                                                  const LOCAL u8* keys, u32 j) {
+                                                  const KeyRows& keys, u32 j) {
     Operand x[TILES][2];
     UNROLL for (u32 u = 0; u < TILES; u++) {
-      key_operands<T>(keys + 16 * u * Stages::KEY_STRIDE + 32 * j * sizeof(T), Stages::KEY_STRIDE, x[u]);
+      key_operands<T>(keys, 16 * u * Stages::KEY_STRIDE + 32 * j * sizeof(T), x[u]);
     }
     UNROLL for (u32 h = 0; h < 2; h++) {
       UNROLL for (u32 b = 0; b < BLOCKS; b++) {
@@ -123,13 +129,13 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   }
 
   __attribute__((always_inline)) void mix_values(const Operand (&weights)[TILES][BLOCKS],
-                                                 const f32 (&kept)[BLOCKS][Own::QUERIES], const LOCAL u8* values,
+                                                 const f32 (&kept)[BLOCKS][Own::QUERIES], const ValueRows& values,
                                                  u32 stride) {
     UNROLL for (u32 d = 0; d < Shape::PART; d += 32) {
       if (Stages::WIDE) wave_meets();  // keeps the compiler from loading all values first, and running out of registers
       Operand x[TILES][2];
       UNROLL for (u32 u = 0; u < TILES; u++) {
-        value_operands<T>(values + 16 * u * stride + d * sizeof(T), stride, x[u]);
+        value_operands<T>(values, 16 * u * stride + d * sizeof(T), x[u]);
       }
       UNROLL for (u32 h = 0; h < 2; h++) {
         Tile sums[BLOCKS] = {};
@@ -151,9 +157,9 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     const i32 last = tile + (i32)(16 * TILES) - 1;
     if (tile > smaller(seen.end, place.paged.end) || last < seen.begin) return;
     const LOCAL u16* queries = (const LOCAL u16*)Tiles::q + place.row_wave * BLOCKS * 16 * Shape::STRIDE;
-    const LOCAL u8* keys = own_rows<true>(stage + from * Stages::KEY_STRIDE, Stages::KEY_STRIDE);
+    const KeyRows keys = KeyRows::of(stage + from * Stages::KEY_STRIDE, Stages::KEY_STRIDE);
     const LOCAL u8* first_values = stage + (SAME ? 0 : KEYS * Stages::KEY_STRIDE) + from * STRIDE;
-    const LOCAL u8* values = own_rows<false>(first_values + place.part * Shape::PART * sizeof(T), STRIDE);
+    const ValueRows values = ValueRows::of(first_values + place.part * Shape::PART * sizeof(T), STRIDE);
     Tile scores[TILES][BLOCKS] = {};
     if constexpr (Stages::WIDE) {
       _Pragma("unroll 2") for (u32 j = 0; j < D / 32; j++) score_slice(scores, queries, keys, j);
@@ -171,8 +177,11 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
   }
 
   template <bool SAME>
-  __attribute__((always_inline)) void go_over(const GLOBAL X* q, const AttentionShape& s, const Place& place) {
-    constexpr u32 STAGES = Stages::stages(SAME), STAGE = Stages::bytes(SAME), AHEAD = STAGES > 1 ? STAGES - 1 : 1;
+  __attribute__((always_inline)) void go_over(const GLOBAL X* q, const AttentionShape& s, const Place& place,
+                                              const Queries& queries) {
+    // A wave that meets nobody fills a stage when it is done with it, others the one before: that takes one meeting a tile.
+    constexpr bool AT_ONCE = Stages::ALONE || Stages::stages(SAME) == 1;
+    constexpr u32 STAGES = Stages::stages(SAME), STAGE = Stages::bytes(SAME), AHEAD = AT_ONCE ? STAGES : STAGES - 1;
     constexpr i32 STEP = (i32)(KEYS * (ATTENTION_WAVES / Stages::TEAM));
     const i32 in_tile = (i32)(lane_id() % KEYS), end = place.paged.end;
     i32 asked = place.begin;  // the tile to ask for next; a table is read long before what it says is used
@@ -183,7 +192,7 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
       end_group();
     }
     u32 next = row[AHEAD], slot = 0, free = AHEAD % STAGES;
-    prepare_queries<X, T, Shape, Tiles, D / 32>(q, place.positions, s, place.rows);
+    prepare_queries<X, T, Shape, Tiles, D>(q, s, place.rows, queries);
     barrier();
     const SeenPositions seen = this->start(place.row_wave);
     keep_queries(place.row_wave);
@@ -197,9 +206,9 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     for (i32 tile = place.begin; tile <= end; tile += STEP) {
       wait_for_groups<AHEAD - 1>();
       meet_team();
-      if constexpr (STAGES > 1) refill();
+      if constexpr (!AT_ONCE) refill();
       compute<SAME>(place.ring + slot * STAGE, place, tile, seen, s);
-      if constexpr (STAGES == 1) {
+      if constexpr (AT_ONCE) {
         meet_team();
         refill();
       }
@@ -222,9 +231,10 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
                                           const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                                           const AttentionShape s) {
     const FlashRows rows = FlashRows::of<Shape::ROWS>(s);
-    const SeenPositions all = rows.template seen<Shape::ROWS>(positions, s);
-    const SplitPositions split = SplitPositions::of<SPLIT>(all, rows.split, s.splits);
     const u32 wave = wave_id();
+    const Queries queries = Queries::of(q, s, rows, wave * Queries::OF_WAVE);  // on their way while positions are read
+    const SeenPositions all = rows.template seen<Shape::ROWS, Tiles>(positions, s);
+    const SplitPositions split = SplitPositions::of<SPLIT>(all, rows.split, s.splits);
     Place place;
     place.rows = rows;
     place.positions = positions;
@@ -243,9 +253,9 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     if (!split.any()) {
       this->nothing();
     } else if (DV < D && k_pool == v_pool && !Stages::ALONE) {
-      if constexpr (DV < D && !Stages::ALONE) go_over<true>(q, s, place);
+      if constexpr (DV < D && !Stages::ALONE) go_over<true>(q, s, place, queries);
     } else {
-      go_over<false>(q, s, place);
+      go_over<false>(q, s, place, queries);
     }
     this->end(sinks, out, peaks, rows, s, place.key_wave, place.row_wave, place.part, split.any());
   }

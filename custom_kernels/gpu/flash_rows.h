@@ -31,7 +31,7 @@ struct FlashShape {
 #else
   using Values = RingValues<T>;
   // Bytes of local memory for keys and values; attention_kernels.py has the same.
-  static constexpr u32 RING = (FEW ? D > 128 ? 76 : 70 : D > 128 ? 60 : 53) * 1024;
+  static constexpr u32 RING = (FEW ? D > 128 ? 76 : 64 : D > 128 ? 60 : 53) * 1024;
 #endif
   static constexpr u32 GROUPS = (PART + Values::GROUP - 1) / Values::GROUP;
 };
@@ -43,11 +43,14 @@ struct FlashTiles {
   LOCAL_ARRAY static inline f32 factor[S::ROWS];
   LOCAL_ARRAY static inline i32 first[S::ROWS], last[S::ROWS];
   LOCAL_ARRAY static inline f32 peak[S::KEY_WAVES][S::QUERIES], total[S::KEY_WAVES][S::QUERIES];
-  // Where the mixes of waves with the same rows meet.
+  // Where the mixes of waves with the same rows meet, some groups of dimensions at once.
 #if defined(__AMDGCN__)
-  LOCAL_ARRAY static inline f32 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP : 1];
-  DEVICE LOCAL f32* meeting() { return mixed; }
+  static constexpr u32 GROUPS_MEETING = 1;
+  LOCAL_ARRAY static inline f32x4 mixed[S::FEW ? ATTENTION_WAVES * S::QUERIES * S::Values::GROUP / 4 : 1];
+  DEVICE LOCAL f32* meeting() { return (LOCAL f32*)mixed; }
 #else
+  static constexpr u32 GROUPS_MEETING = S::GROUPS;
+  static_assert(!S::FEW || 4 * ATTENTION_WAVES * S::QUERIES * S::Values::GROUP * S::GROUPS <= S::RING);
   DEVICE LOCAL f32* meeting() { return (LOCAL f32*)launch_local<S::RING>(); }
 #endif
 };
@@ -132,14 +135,19 @@ struct FlashRows {
   __attribute__((always_inline)) u64 row(const AttentionShape& s, u32 i) const {
     return (u64)token(s, i) * s.q_heads + head(i);
   }
-  // What ROWS of them see.
-  template <u32 ROWS>
+  // What ROWS of them see, each noted in Tiles by wave 0.
+  template <u32 ROWS, class Tiles>
   __attribute__((always_inline)) SeenPositions seen(const GLOBAL i32* positions, const AttentionShape& s) const {
     SeenPositions all;
     UNROLL for (u32 i = 0; i < ROWS; i += WAVE) {
       const u32 own = i + lane_id();
       const i32 position = own < ROWS && inside(own) ? positions[token(s, own)] : -1;
-      all.add(first_seen_of(position, s), last_seen(position, s));
+      const i32 first = first_seen_of(position, s), last = last_seen(position, s);
+      all.add(first, last);
+      if (wave_id() == 0 && own < ROWS) {
+        Tiles::first[own] = first;
+        Tiles::last[own] = last;
+      }
     }
     all.meet();
     return all;
@@ -215,44 +223,69 @@ DEVICE void store_piece(GLOBAL Y* out, u64 at, const f32 (&v)[PIECE]) {
   }
 }
 
-// Queries into local memory as factors of M, each row times a power of two that makes its largest about 1.
-template <class X, class T, class Shape, class Tiles, u32 SLICES>
-DEVICE void prepare_queries(const GLOBAL X* q, const GLOBAL i32* positions, const AttentionShape& s,
-                            const FlashRows& rows) {
-  using M = typename Multiplied<T>::Type;
-  LOCAL u16* tile = (LOCAL u16*)Tiles::q;
-  const u32 lane = lane_id();
-  constexpr u32 OF_WAVE = Shape::ROWS / ATTENTION_WAVES, TOGETHER = OF_WAVE < 4 ? OF_WAVE : 4;
-  for (u32 from = wave_id() * OF_WAVE; from < (wave_id() + 1) * OF_WAVE; from += TOGETHER) {
-    f32 v[TOGETHER][SLICES];
-    UNROLL for (u32 c = 0; c < TOGETHER; c++) {
-      const bool inside = rows.inside(from + c);
-      const u64 at = inside ? rows.row(s, from + c) * s.head_dim : 0;
-      UNROLL for (u32 j = 0; j < SLICES; j++) {
-        const u32 d = 32 * j + lane;
-        v[c][j] = inside && d < s.head_dim ? widen(q[at + d]) : 0.0f;
+// Some queries of a wave on their way into local memory; a lane has 4 dimensions of each 128 of a row.
+template <class X, class Shape, u32 D>
+struct LoadedQueries {
+  static constexpr u32 OF_WAVE = Shape::ROWS / ATTENTION_WAVES, TOGETHER = OF_WAVE < 4 ? OF_WAVE : 4;
+  static constexpr u32 CHUNKS = (D + 127) / 128;
+  f32x4 v[TOGETHER][CHUNKS];
+
+  DEVICE u32 dimension(u32 chunk) { return 128 * chunk + 4 * lane_id(); }
+  // Rows `from` on. No branches: one load does not wait for another.
+  DEVICE LoadedQueries of(const GLOBAL X* q, const AttentionShape& s, const FlashRows& rows, u32 from) {
+    LoadedQueries loaded;
+    UNROLL for (u32 r = 0; r < TOGETHER; r++) {
+      const u64 at = rows.inside(from + r) ? rows.row(s, from + r) * s.head_dim : 0;
+      UNROLL for (u32 c = 0; c < CHUNKS; c++) {
+        loaded.v[r][c] = load4(q, (at + smaller(dimension(c), s.head_dim - 4)) / 4);
       }
     }
-    UNROLL for (u32 c = 0; c < TOGETHER; c++) {
-      const u32 i = from + c;
+    UNROLL for (u32 r = 0; r < TOGETHER; r++) {
+      UNROLL for (u32 c = 0; c < CHUNKS; c++) {
+        const bool there = rows.inside(from + r) && dimension(c) < s.head_dim;
+        loaded.v[r][c] = there ? loaded.v[r][c] : (f32x4)0.0f;
+      }
+    }
+    return loaded;
+  }
+};
+// Queries into local memory as factors of M, each row times a power of two that makes its largest about 1. first: those of
+// the wave's first rows.
+template <class X, class T, class Shape, class Tiles, u32 D>
+DEVICE void prepare_queries(const GLOBAL X* q, const AttentionShape& s, const FlashRows& rows,
+                            const LoadedQueries<X, Shape, D>& first) {
+  using M = typename Multiplied<T>::Type;
+  using Loaded = LoadedQueries<X, Shape, D>;
+  const u32 lane = lane_id(), begin = wave_id() * Loaded::OF_WAVE;
+  Loaded own = first;
+  for (u32 from = begin;;) {
+    UNROLL for (u32 r = 0; r < Loaded::TOGETHER; r++) {
+      const u32 i = from + r;
       f32 most = 0.0f;
-      UNROLL for (u32 j = 0; j < SLICES; j++) most = larger(most, __builtin_fabsf(v[c][j]));
+      UNROLL for (u32 c = 0; c < Loaded::CHUNKS; c++) {
+        UNROLL for (u32 e = 0; e < 4; e++) most = larger(most, __builtin_fabsf(own.v[r][c][e]));
+      }
       const u32 exponent = __builtin_bit_cast(u32, maximum_over_wave(most)) >> 23;
       const u32 clipped = exponent < 1 ? 1 : smaller(exponent, 253u);
       const f32 down = __builtin_bit_cast(f32, (254u - clipped) << 23), up = __builtin_bit_cast(f32, clipped << 23);
-      LOCAL u16* to = tile + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * Shape::STRIDE + place_of<T>(lane);
-      UNROLL for (u32 j = 0; j < SLICES; j++) {
-        const f32 x = v[c][j] * down;
-        const u16 high = bits_of<M>(x);
-        to[32 * j] = high;
-        if constexpr (Shape::TERMS == 2) to[32 * j + 8 * Shape::STRIDE] = bits_of<M>(x - number_of<M>(high));
+      LOCAL u32* to = (LOCAL u32*)Tiles::q + (i / Shape::QUERIES * 16 + i % Shape::QUERIES) * (Shape::STRIDE / 2);
+      UNROLL for (u32 c = 0; c < Loaded::CHUNKS; c++) {
+        const u32 d = Loaded::dimension(c);
+        if (128 * c + 128 > D && d >= D) break;
+        UNROLL for (u32 e = 0; e < 4; e += 2) {
+          const f32 a = own.v[r][c][e] * down, b = own.v[r][c][e + 1] * down;
+          const u32 pair = pair_of<M>(a, b), at = place_of<T>(d + e) / 2;
+          to[at] = pair;
+          if constexpr (Shape::TERMS == 2) {
+            to[at + 8 * (Shape::STRIDE / 2)] =
+                pair_of<M>(a - number_of<M>((u16)pair), b - number_of<M>((u16)(pair >> 16)));
+          }
+        }
       }
-      if (lane == 0) {
-        const i32 position = rows.inside(i) ? positions[rows.token(s, i)] : -1;
-        Tiles::factor[i] = up * s.scale * Multiplied<T>::UNIT * (s.softcap == 0.0f ? LOG2_E : 1.0f);
-        Tiles::last[i] = last_seen(position, s);
-        Tiles::first[i] = first_seen_of(position, s);
-      }
+      if (lane == 0) Tiles::factor[i] = up * s.scale * Multiplied<T>::UNIT * (s.softcap == 0.0f ? LOG2_E : 1.0f);
     }
+    from += Loaded::TOGETHER;
+    if (from >= begin + Loaded::OF_WAVE) break;
+    own = Loaded::of(q, s, rows, from);
   }
 }

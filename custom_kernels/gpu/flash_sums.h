@@ -152,7 +152,7 @@ struct FlashSums {
   __attribute__((always_inline)) void meet(const GLOBAL f32* sinks, GLOBAL Y* out, GLOBAL f32* peaks,
                                            const FlashRows& rows, const AttentionShape& s, u32 key_wave, u32 part,
                                            bool any) {
-    constexpr u32 WIDTH = Values::GROUP;
+    constexpr u32 TOGETHER = Tiles::GROUPS_MEETING, WIDTH = Values::GROUP * TOGETHER;
     LOCAL f32* meeting = Tiles::meeting();
     if (part == 0) {
       UNROLL for (u32 r = 0; r < Own::QUERIES; r++) {
@@ -176,31 +176,35 @@ struct FlashSums {
       factor[0][r] = exp2_fast(peak[0][r] - highest);  // of this wave
     }
     const u32 wave = wave_id();
-    UNROLL for (u32 g = 0; g < GROUPS; g++) {
-      Values::template chunks<COUNT>(mixed[0][g], [&](u32 r, u32 d, const f32 (&v)[Values::PIECE])
-                                                      __attribute__((always_inline)) {
-        UNROLL for (u32 i = 0; i < Values::PIECE; i++) {
-          const f32 value = Own::whole(v[i]) * factor[0][r];
-          meeting[(wave * Shape::QUERIES + Own::query(r)) * WIDTH + d + i] = value;
-        }
-      });
+    UNROLL for (u32 g = 0; g < GROUPS; g += TOGETHER) {
+      UNROLL for (u32 more = 0; more < TOGETHER; more++) {
+        Values::template chunks<COUNT>(mixed[0][g + more], [&](u32 r, u32 d, const f32 (&v)[Values::PIECE])
+                                                               __attribute__((always_inline)) {
+          const u32 column = more * Values::GROUP + d;
+          UNROLL for (u32 i = 0; i < Values::PIECE; i++) {
+            const f32 value = Own::whole(v[i]) * factor[0][r];
+            meeting[(wave * Shape::QUERIES + Own::query(r)) * WIDTH + column + i] = value;
+          }
+        });
+      }
       barrier();
-      for (u32 item = thread; item < Shape::PARTS * Shape::QUERIES * WIDTH; item += ATTENTION_THREADS) {
+      for (u32 item = 4 * thread; item < Shape::PARTS * Shape::QUERIES * WIDTH; item += 4 * ATTENTION_THREADS) {
         const u32 of_part = item / (Shape::QUERIES * WIDTH), i = item / WIDTH % Shape::QUERIES;
-        const u32 d = of_part * Shape::PART + g * WIDTH + item % WIDTH;
-        f32 value = 0.0f;
-        UNROLL for (u32 w = 0; w < Shape::KEY_WAVES; w++) {
-          value += meeting[((w * Shape::PARTS + of_part) * Shape::QUERIES + i) * WIDTH + item % WIDTH];
-        }
-        const bool there = g * WIDTH + item % WIDTH < Shape::PART && d < s.value_dim && rows.inside(i);
+        const u32 column = g * Values::GROUP + item % WIDTH, d = of_part * Shape::PART + column;
+        const bool there = column < Shape::PART && d < s.value_dim && rows.inside(i);
         if (!there) continue;
+        f32x4 value = 0.0f;
+        UNROLL for (u32 w = 0; w < Shape::KEY_WAVES; w++) {
+          const u32 at = ((w * Shape::PARTS + of_part) * Shape::QUERIES + i) * WIDTH + item % WIDTH;
+          value += ((const LOCAL f32x4*)meeting)[at / 4];
+        }
         f32 highest, sum;
         joined(i, highest, sum);
         const u64 row = rows.row(s, i) * s.splits + rows.split;
         const f32 weight = last_factor(sinks, rows, s, i, highest, sum);
-        store(out, row * s.value_dim + d, sum > 0.0f || sum != sum ? value * weight : 0.0f);
+        store4(out, (row * s.value_dim + d) / 4, sum > 0.0f || sum != sum ? value * weight : (f32x4)0.0f);
       }
-      barrier();
+      if (g + TOGETHER < GROUPS) barrier();
     }
   }
 
