@@ -47,14 +47,18 @@ def nothing_to_read() -> dict[str, np.ndarray]:
     raise ValueError("a checkpoint of shapes has no values")
 
 
-def random_checkpoint(config: dict[str, Any], format_name: str) -> Checkpoint:
-    """A checkpoint whose matrices have that format, but for routers, and no values."""
-    affine = {"scale": "bf16", "bias": "bf16"} if format_name.startswith("affine") else {}
+def random_checkpoint(config: dict[str, Any], formats: str | Mapping[str, str]) -> Checkpoint:
+    """A checkpoint whose matrices have that format, but for routers, and no values. formats: also by the end of a
+    tensor's name, the first that fits."""
+    by_end = {"": formats} if isinstance(formats, str) else formats
+    small_ones = (".bias", ".mlp.gate.weight", ".router.weight", ".router.proj.weight", "_bias")
 
     def tensors() -> Iterator[Tensor]:
         for name, dimensions in model_from_config(config).shapes():
-            small = len(dimensions) == 1 or name.endswith((".bias", ".mlp.gate.weight", ".router.weight"))
-            yield Tensor(name, dimensions, "f32" if small else format_name, nothing_to_read, {} if small else affine)
+            small = len(dimensions) < 2 or name.endswith(small_ones)
+            format_name = "f32" if small else next(f for end, f in by_end.items() if name.endswith(end))
+            affine = {"scale": "bf16", "bias": "bf16"} if format_name.startswith("affine") else {}
+            yield Tensor(name, dimensions, format_name, nothing_to_read, affine)
 
     return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ PLAN, FILES, RESULTS = "plan.json", "files.zip", "results"
 DRIVERS = {"cuda": "cuda", "rocm": "hip"}
 POISON = 0xFF
 CASE = {"test", "index", "module", "function", "launches", "inputs", "kept", "poisoned", "results"}  # keys
-AT_ONCE = 6  # processes; the driver compiles each one's kernels on one core
+AT_ONCE = min(12, os.cpu_count() or 1)  # processes; the driver compiles each one's kernels on one core
 
 
 class NoKit(Exception):
