@@ -17,6 +17,7 @@ from coverage_table import (  # noqa: F401  (hooks of pytest, found here by name
     pytest_configure,
     pytest_runtest_makereport,
     pytest_sessionfinish,
+    pytest_testnodedown,
 )
 from shared_folder import locked, made_once, session_folder
 from tokenizers import Tokenizer

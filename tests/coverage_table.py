@@ -167,7 +167,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not config.getoption(WRITE):
         return
     missing = (here | config.stash[DECLARED]) - config.stash[PASSED]
-    if session.testsfailed or missing:
+    if session.testsfailed or missing or not config.stash[PASSED]:
         raise pytest.UsageError(f"README's table is not written: not every test passed; missing: {sorted(missing)}")
     before, _, rest = README.read_text("utf-8").partition(BEGIN)
     README.write_text(before + BEGIN + table(config.stash[PASSED]) + END + rest.partition(END)[2], "utf-8")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import conftest
+import coverage_table
 import pytest
 from coverage_table import (
     ALL,
@@ -104,6 +106,12 @@ def test_what_workers_say_is_put_together(tmp_path: Path, monkeypatch: pytest.Mo
     pytest_testnodedown(SimpleNamespace(config=session))  # one that crashed says nothing
     pytest_sessionfinish(session)  # type: ignore[arg-type]
     assert readme.read_text() == f"{BEGIN}{table([ONE])}{END}"
+
+
+def test_every_hook_is_pytest_s() -> None:
+    """Without the one that hears of workers, `make table` would write an empty table."""
+    hooks = {name for name in vars(coverage_table) if name.startswith("pytest_")}
+    assert hooks and hooks <= vars(conftest).keys()
 
 
 def test_marks_name_what_is_known() -> None:
