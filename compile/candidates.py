@@ -32,6 +32,7 @@ from .target_kernels import kernels_hash, lowering_rules, put_kernels_in, tuned_
 from .targets import Target
 
 LAUNCHES = {"cpu": 4, "gpu": 16}  # of a call, whose own cost is 50 to 100 us on a GPU
+ROUTED = {"order", "chosen"}  # operands that say which experts a token goes to
 MODULE_LAUNCHES = 800  # of a module: all its kernels are one object, which takes its time to build
 
 
@@ -61,7 +62,8 @@ def questions(program: str, target: Target, activations: str) -> list[Asking]:
         asked = Asked()
         rule = lowering_rules(target, activations, asked).get(call.op)
         lowering = rule(call.attributes, call.types) if rule else None
-        if lowering is None or any(DYNAMIC in shape for shape, _ in call.types):
+        # What others have chosen cannot be random, and is right where a launch chooses for itself.
+        if lowering is None or ROUTED & {*lowering.operands} or any(DYNAMIC in shape for shape, _ in call.types):
             continue
         for question, (own, options) in asked.asked.items():
             answers = [own, *(o for i, o in enumerate(options) if o != own and o not in options[:i])]

@@ -21,6 +21,8 @@ def operand(call: Call, name: str, type_: tuple[tuple[int, ...], str]) -> Operan
     shape, dtype = type_
     if call.op == "attention":
         return _of_attention(call, name, shape, dtype)
+    if name == "positions":  # of the tokens that experts are chosen for: none is idle
+        return Operand(shape=shape, dtype=dtype, fill="uniform")
     tensor, _, part = name.rpartition(".")
     format = _format(call, int(tensor) if tensor.isdigit() else 0)
     weight = part in FORMATS[format].parts(1, 256) if format in FORMATS else part in ("w", "dense")

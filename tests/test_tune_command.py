@@ -17,7 +17,7 @@ from strixhlo.choice_table import ChoiceTable, read_table, table_path, write_tab
 from strixhlo.cli import main
 from strixhlo.compile import candidates, table_choices
 from strixhlo.compile.candidates import calls_of, questions
-from strixhlo.compile.target_kernels import kernels_hash, tuned_chip
+from strixhlo.compile.target_kernels import kernels_hash, lowering_rules, tuned_chip
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.choices import Choices, Question
 from strixhlo.custom_kernels.cpu import launches
@@ -324,6 +324,24 @@ def test_calls_are_those_that_are_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     assert any(call.attributes.get("summed") for call in gemma) and "add_normed" not in {call.op for call in gemma}
     mixture = {call.op for call in calls_of(decoding(MIXTURE, "mxfp4", monkeypatch), parse_target("cuda:sm_89"), "f32")}
     assert "moe_one" in mixture and "moe_route" not in mixture
+
+
+def test_experts_are_asked_about_and_an_answer_holds_for_any_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a launch chooses the experts itself: random numbers are no routing."""
+    text = decoding(MIXTURE, "q6_k", monkeypatch)
+    rocm = parse_target("rocm")
+    (asking,) = (a for a in questions(text, rocm, "f32") if a.question.choice == "experts_gate_up")
+    assert asking.call.op == "moe_chosen_gate_up" and asking.question.shape == (8, 512, 256, 2)
+    operands = dict(zip(asking.lowering.operands, candidates._operands(asking.call, asking.lowering), strict=True))
+    assert (operands["positions"].low, operands["positions"].high) == (0, 0) and operands["gate.codes"].rotates
+    lanes = {}
+    for answer in asking.answers:
+        rules = lowering_rules(rocm, "f32", Choices({asking.question: answer}))
+        lowering = rules[asking.call.op](asking.call.attributes, asking.call.types)
+        assert lowering is not None
+        lanes[answer["lanes"]] = lowering.launches[0].scalars[5]
+    assert len(lanes) > 1 and all(told == of_launch for told, of_launch in lanes.items())
+    assert "experts_gate_up" not in {a.question.choice for a in questions(text, CPU, "f32")}
 
 
 def test_an_answer_of_other_kernels_gives_way_to_the_rule() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..choices import Question
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
@@ -118,20 +119,31 @@ def experts_of(format: str, experts: int, columns: int, k: int, types: OperandTy
     return None if columns % found.run else found
 
 
+def gate_up_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
+    """`expert_geometry` of gate and up, or with the lanes that a table of measurements says."""
+    most = min(chip.gate_up_lanes, weight.runs)
+    rule, _ = expert_geometry(weight.n, weight.k, most, chip)
+    shape = (weight.experts, weight.n, weight.columns, weight.k)
+    question = Question("experts_gate_up", with_elements(weight.kernel, weight.x), 0, shape)
+    options = [{"lanes": lanes} for lanes in (4, 8, 16, 32) if lanes == 4 or lanes <= most]
+    lanes = int(chip.choices.pick(question, {"lanes": rule}, options)["lanes"])
+    return lanes, _blocks(weight.n, lanes, chip)
+
+
+def _blocks(pairs_of_rows: int, lanes: int, chip: Chip) -> int:
+    return ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
+
+
 def expert_geometry(pairs_of_rows: int, experts: int, most_lanes: int, chip: Chip) -> tuple[int, int]:
     """(lanes that share two weight rows, workgroups of a tile): as few lanes as keep the chip busy with one token.
 
     It does not depend on the number of tokens, so that each is summed in the same order. experts: whose rows one token
     needs apart. most_lanes: more would ask for x too often, since each workgroup reads all of it.
     """
-
-    def blocks(lanes: int) -> int:
-        return ceil_div(pairs_of_rows, chip.gemv_waves * (WAVE // lanes))
-
     lanes = 4
-    while 2 * lanes <= most_lanes and blocks(lanes) * experts < chip.gemv_wanted:
+    while 2 * lanes <= most_lanes and _blocks(pairs_of_rows, lanes, chip) * experts < chip.gemv_wanted:
         lanes *= 2
-    return lanes, blocks(lanes)
+    return lanes, _blocks(pairs_of_rows, lanes, chip)
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -171,7 +183,7 @@ def _together(
     if matrix and not matrix.gemv:
         return [_in_tiles(weight, matrix, gate_up(biased), inputs, h, how)]
     tiles = most_tiles(pairs, weight.experts)
-    lanes, workgroups = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
+    lanes, workgroups = gate_up_geometry(weight, chip)
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):

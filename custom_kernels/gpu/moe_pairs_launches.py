@@ -21,8 +21,8 @@ from .moe_launches import (
     SCORINGS,
     Experts,
     down_geometry,
-    expert_geometry,
     experts_of,
+    gate_up_geometry,
 )
 from .moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
 
@@ -135,7 +135,7 @@ def _gate_up(
     tokens: int,
 ) -> Launch:
     """A workgroup asks for x, and lists the pairs, once, so that each has a share of all blocks."""
-    lanes, blocks = expert_geometry(weight.n, weight.k, min(chip.gate_up_lanes, weight.runs), chip)
+    lanes, blocks = gate_up_geometry(weight, chip)
     items = min(weight.experts, tokens * weight.k) * blocks
     workgroups = ceil_div(items, ceil_div(items, 2 * chip.gemv_most))
     scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
