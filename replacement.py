@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import StrixhloError
@@ -30,7 +30,10 @@ _HINTS = {
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Temporary name, sync, rename."""
+    """Temporary name, sync, rename. OSError names `path`; StrixhloError where that is a device, a pipe or a socket,
+    which a file must not take the place of."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise StrixhloError(f"{path}: is no ordinary file; choose another name")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -38,8 +41,11 @@ def atomic_write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):
+            temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
 

@@ -12,7 +12,7 @@ from processes import names
 
 from strixhlo import replacement
 from strixhlo.errors import StrixhloError
-from strixhlo.replacement import replaced_directory
+from strixhlo.replacement import atomic_write, replaced_directory
 
 
 def fill(folder: Path, text: str) -> None:
@@ -72,6 +72,19 @@ def test_readers_see_one_folder_or_the_other(tmp_path: Path) -> None:
         looks += 1
     assert writer.returncode == 0 and looks > 100
     assert names(tmp_path) == ["out"]
+
+
+def test_only_files_are_replaced_by_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StrixhloError, match="pipe: is no ordinary file; choose another name"):
+        atomic_write(tmp_path / "pipe", b"x")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "file").touch()
+    for place, error in (("file/inside", NotADirectoryError), ("none/inside", FileNotFoundError), (".", OSError)):
+        with pytest.raises(error) as raised:
+            atomic_write(tmp_path / place, b"x")
+        assert raised.value.filename == str(tmp_path / place)
+    assert names(tmp_path) == ["file", "pipe"]
 
 
 def test_error_while_reading_names_what_was_read(tmp_path: Path) -> None:
