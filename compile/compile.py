@@ -38,6 +38,7 @@ from ..custom_kernels.ops import (
     dense_matmul,
     embedding,
     fused_matmul,
+    layer_norm,
     moe_matmul,
     moe_route,
     quantized_matmul,
@@ -63,7 +64,7 @@ from .whole_weights import Whole, bind_whole_weights
 ACTIVATIONS = ("int8", "f32")
 # All that export may put into a program.
 OPS = {op.NAME for op in (add_gated, add_normed, argmax, attention, dense_matmul, embedding, fused_matmul, moe_route)}
-OPS |= {moe_matmul.GATE_UP, moe_matmul.DOWN, quantized_matmul.NAME, rope_and_append.NAME}
+OPS |= {layer_norm.NAME, moe_matmul.GATE_UP, moe_matmul.DOWN, quantized_matmul.NAME, rope_and_append.NAME}
 
 
 @dataclass(frozen=True)

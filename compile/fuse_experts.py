@@ -33,6 +33,11 @@ class Mixture:
     down: ir.Operation
 
     @property
+    def weighed(self) -> bool:
+        """Whether the router's weights are of the experts' input; what `down` takes in their place are ones."""
+        return bool(call_attributes(self.gate_up).get("weighed", False))
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """Of all three; `corrected` where the router's scores are, `added` where the last operand of `down` is a
         residual, and the factor of what is added to it."""
@@ -61,18 +66,20 @@ def fuse_experts(module: ir.Module, rules: Mapping[str, LoweringRule]) -> int:
 
 
 def _mixture(down: ir.Operation) -> Mixture | None:
-    gate_up, route = (_maker(down.operands[i], name) for i, name in ((0, GATE_UP), (1, ROUTE)))
+    gate_up, route = (_maker(down.operands[i], name) for i, name in ((0, GATE_UP), (3, ROUTE)))
     if gate_up is None or route is None or {use.owner for use in gate_up.results[0].uses} != {down}:
         return None
     users = {use.owner for result in route.results for use in result.uses}
-    return Mixture(route, gate_up, down) if users == {gate_up, down} else None
+    found = Mixture(route, gate_up, down)
+    own_weights = found.weighed or down.operands[1].owner == route
+    return found if own_weights and users == {gate_up, down} else None
 
 
 def _into_one(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
     rule, down = rules.get("moe_one"), mixture.down
     operands = _operands(mixture)
     same = mixture.attributes["format"] == call_attributes(down)["format"]
-    if rule is None or not same or rule(mixture.attributes, types_of(operands)) is None:
+    if rule is None or not same or mixture.weighed or rule(mixture.attributes, types_of(operands)) is None:
         return 0
     (y,) = _call(down, NAME, operands, [down.results[0].type], mixture.made_attributes())
     _replace(mixture, y)
@@ -82,14 +89,15 @@ def _into_one(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
 def _with_choice(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
     rule, of_down = rules.get("moe_chosen_gate_up"), rules.get("moe_chosen_down")
     route, gate_up, down = mixture.route, mixture.gate_up, mixture.down
-    operands = [*route.operands, gate_up.operands[0], *list(gate_up.operands)[5:]]
+    own = list(gate_up.operands)[5:]
+    operands = [*route.operands, gate_up.operands[0], *own[: len(own) - mixture.weighed]]
     attributes = mixture.attributes
     if rule is None or of_down is None or rule(attributes, types_of(operands)) is None:
         return 0
     h, experts = gate_up.results[0].type, attributes["experts"]
     chosen = ir.RankedTensorType.get([3, ir.RankedTensorType(h).shape[0]], ir.IntegerType.get_signless(32))
-    own = {i.name: i.attr for i in ir.DictAttr(down.attributes["backend_config"])}
-    own["experts"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), experts)
+    config = {i.name: i.attr for i in ir.DictAttr(down.attributes["backend_config"])}
+    config["experts"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), experts)
     weights = list(down.operands)[OF_DOWN:]
     types = [*types_of([gate_up.results[0]]), (tuple(chosen.shape), "i32"), *types_of(weights)]
     if of_down(call_attributes(down) | {"experts": experts}, types) is None:
@@ -97,10 +105,10 @@ def _with_choice(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
     gated = _gated(mixture)
     if gated:
         weights[-1:] = gated.operands
-        config = {i.name: i.attr for i in ir.DictAttr(gated.attributes["backend_config"])}
-        own |= {"gated": ir.BoolAttr.get(True), "shared_scale": config["scale"], "column": config["column"]}
+        of_sum = {i.name: i.attr for i in ir.DictAttr(gated.attributes["backend_config"])}
+        config |= {"gated": ir.BoolAttr.get(True), "shared_scale": of_sum["scale"], "column": of_sum["column"]}
     made = _call(gate_up, CHOSEN_GATE_UP, operands, [h, chosen], mixture.made_attributes())
-    (y,) = _call(down, CHOSEN_DOWN, [*made, *weights], [down.results[0].type], own)
+    (y,) = _call(down, CHOSEN_DOWN, [*made, *weights], [down.results[0].type], config)
     _replace(mixture, y)
     if gated:
         gated.erase()

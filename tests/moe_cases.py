@@ -29,6 +29,9 @@ ROUTES: dict[str, tuple[dict, int]] = {
     "512 experts, top 10": ({"k": 10, "normalize": True}, 512),
     "sigmoid, one expert": ({"k": 1, "scoring": "sigmoid"}, 16),
     "all 16 of 16": ({"k": 16, "scoring": "selected"}, 16),
+    "factors of the weights": ({"k": 3, "normalize": True, "factored": True, "logit_scale": 0.125}, 40),
+    "sigmoid of the selected": ({"k": 1, "scoring": "selected_sigmoid"}, 33),
+    "sparse mixer": ({"k": 2, "scoring": "sparsemixer", "jitter": 0.2}, 16),
 }
 DEFAULTS = {
     "scoring": "softmax", "normalize": False, "scale": 1.0, "groups": 1, "group_k": 1, "group_top": 2, "biased": False,
@@ -50,7 +53,7 @@ def route_logits(kind: str, tokens: int, experts: int) -> np.ndarray:
 @cache
 def jitted_reference(case: str) -> tuple[dict, Callable[..., tuple[jax.Array, ...]]]:
     """Attributes of a case of ROUTES, and moe_route's reference with them, compiled."""
-    attributes = DEFAULTS | ROUTES[case][0] | {"biased": case.startswith(("sigmoid", "512"))}
+    attributes = DEFAULTS | ROUTES[case][0] | {"biased": case.startswith(("sigmoid,", "512", "factors"))}
     return attributes, jax.jit(lambda *o: route_reference(*o, **attributes))
 
 

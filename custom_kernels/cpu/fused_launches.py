@@ -115,6 +115,14 @@ def add_normed_launch(scaled: bool, m: int, k: int, epsilon: float, offset: floa
     return Launch("strixhlo_add_normed", inputs, (Output("sum", (m, k), "f32"),), scalars, ceil_div(m, tile))
 
 
+def layer_norm_launch(biased: bool, m: int, k: int, epsilon: float, offset: float, x: str = "x") -> Launch:
+    """Operands x, "norm" and, biased, "norm bias" -> "h": `strixhlo.layer_norm`."""
+    tile = 1 if m <= TOKENS_PER_WORKGROUP else ceil_div(m, TOKENS_PER_WORKGROUP)
+    inputs = (x, "norm", "norm bias" if biased else "norm")
+    scalars = (m, k, float_bits(epsilon), float_bits(offset), int(biased), tile)
+    return Launch("strixhlo_layer_norm_rows", inputs, (Output("h", (m, k), "f32"),), scalars, ceil_div(m, tile))
+
+
 def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers: bool) -> tuple[list[Launch], str]:
     """The launches that add, normalize and round the input of many rows, and the name of what they make of x."""
     row_tile, launches, x = 1 if m <= TOKENS_PER_WORKGROUP else ceil_div(m, TOKENS_PER_WORKGROUP), [], "x"
@@ -127,10 +135,7 @@ def _prepare(form: Form, attributes: Mapping[str, Any], m: int, k: int, integers
         h, scalars = (Output("h", (m, k), "f32"),), (m, k, *bits, row_tile)
         launch = Launch("strixhlo_norm_rows", (x, "norm"), h, scalars, ceil_div(m, row_tile))
         if form.layer:
-            biased = form.layer == "biased"
-            inputs = (x, "norm", "norm bias" if biased else "norm")
-            further = (m, k, *bits, int(biased), row_tile)
-            launch = replace(launch, symbol="strixhlo_layer_norm_rows", inputs=inputs, scalars=further)
+            launch = layer_norm_launch(form.layer == "biased", m, k, attributes["epsilon"], attributes["offset"], x)
         launches.append(launch)
         x = "h"
     if integers:

@@ -12,6 +12,7 @@ from .fused_launches import ADDED, BIASED, FEW, NORMED, SCRATCH, Weight, placed
 from .launches import ROW_ALIGN
 from .weight_kernels import WeightKernel
 
+WEIGHED = 256  # a flag beside those of fused_launches.py
 MOST_SHARES, ROWS_OF_SHARE = 64, 64  # workgroups; rows of gate and up of a token that are worth preparing its input
 
 
@@ -53,9 +54,11 @@ def gate_up_few(
     workgroups = max(1, min(MOST_SHARES, rows // ROWS_OF_SHARE))
     norm = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"])) if normed else (0, 0)
     how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
-    flags = NORMED * normed | BIASED * bool(attributes["biased"])
+    weighed = bool(attributes.get("weighed", False))
+    flags = NORMED * normed | BIASED * bool(attributes["biased"]) | WEIGHED * weighed
     scalars = (t, columns, experts, k, flags, *norm, *how, workgroups, *(s for w in weights for s in w.scalars))
-    inputs = ("x", "norm" if normed else "x", "order", "offsets", *(i for w in weights for i in (*w.places, w.bias)))
+    operands = (i for w in weights for i in (*w.places, w.bias))
+    inputs = ("x", "norm" if normed else "x", "order", "offsets", "weights" if weighed else "x", *operands)
     h = (Output("h", (t * k, n), "f32"),)
     return (Launch("strixhlo_moe_gate_up_few", inputs, h, scalars, workgroups, bytes=True),)
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
-from ..ops.moe_route import RESULTS, result_shapes
+from ..ops.moe_route import RESULTS, SCORINGS, result_shapes
 from .launches import TOKENS_PER_WORKGROUP, rows_per_workgroup
 from .moe_few_launches import down_few, gate_up_few
 from .moe_int8_launches import with_8_bit_activations
 from .weight_kernels import WeightKernel, weight_kernel
 
-SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_EXPERTS = 512
 DENSE = ("f32", "f16", "bf16")
 
 
-def _kernel(format: str, names: tuple[str, ...], types: OperandTypes, experts: int) -> WeightKernel | None:
+def stored_kernel(format: str, names: tuple[str, ...], types: OperandTypes, experts: int) -> WeightKernel | None:
     """How `strixhlo_moe_rows_*` reads a weight whose parts are the first of `types`; None where it does not."""
     if format in DENSE:
         return WeightKernel(format, integer=False)
@@ -42,11 +42,17 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     operands = ("logits", "positions", "bias")[: len(types)]
     outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
     tiles = outputs[-1].shape[0]
-    a = attributes
-    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
-    scalars = (t, experts, k, *how, a["groups"], a["group_k"], a["group_top"], int(biased), tiles, columns)
+    scalars = (t, experts, k, tiles, *routing_scalars(attributes, biased, columns))
     inputs = ("logits", "positions", "bias" if biased else "logits")
     return Lowering(operands, (Launch("strixhlo_moe_route", inputs, outputs, scalars, 1),), RESULTS)
+
+
+def routing_scalars(attributes: Mapping[str, Any], biased: bool, columns: int) -> tuple[int, ...]:
+    """ROUTE_SCALARS of moe_route.h. biased: there is an operand of a number for each expert; columns: of logits."""
+    a, factored = attributes, int(biased and attributes.get("factored", False))
+    how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
+    numbers = (float_bits(a.get("jitter", 0.0)), float_bits(a.get("logit_scale", 1.0)))
+    return (*how, a["groups"], a["group_k"], a["group_top"], int(biased) + factored, *numbers, columns)
 
 
 def _rows(
@@ -61,19 +67,22 @@ def _rows(
 
 def moe_gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = False) -> Lowering | None:
     """One launch for few tokens; of many the norm comes first, where x gets one."""
-    normed = bool(attributes.get("normed"))
-    lowering = _gate_up(attributes, types[:-1] if normed else types, fast)
-    if lowering is None or not normed:
-        return lowering
+    normed, weighed = bool(attributes.get("normed")), bool(attributes.get("weighed"))
+    lowering = _gate_up(attributes, types[: len(types) - normed - weighed], fast)
+    if lowering is None:
+        return None
+    last = ("weights",) * weighed
+    if not normed:
+        return replace(lowering, operands=(*lowering.operands, *last))
     t, columns = types[0][0]
     if "norm" in lowering.launches[0].inputs:
-        return Lowering((*lowering.operands, "norm"), lowering.launches, lowering.results)
+        return replace(lowering, operands=(*lowering.operands, "norm", *last))
     tile = _row_tile(t)
     scalars = (t, columns, *(float_bits(attributes[name]) for name in ("epsilon", "offset")), tile)
     outputs = (Output("normed", (t, columns), "f32"),)
     norm = Launch("strixhlo_norm_rows", ("x", "norm"), outputs, scalars, ceil_div(t, tile))
     return Lowering(
-        (*lowering.operands, "norm"), (norm, *with_input(lowering.launches, "x", "normed")), lowering.results
+        (*lowering.operands, "norm", *last), (norm, *with_input(lowering.launches, "x", "normed")), lowering.results
     )
 
 
@@ -83,7 +92,7 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
     format, biased, k = attributes["format"], attributes["biased"], attributes["k"]
     n = types[5][0][0] // experts
     names = part_names(format, n, columns)
-    gate_kernel, up_kernel = (_kernel(format, names, types[5 + i * len(names) :], experts) for i in range(2))
+    gate_kernel, up_kernel = (stored_kernel(format, names, types[5 + i * len(names) :], experts) for i in range(2))
     if gate_kernel is None or up_kernel is None:
         return None
     gate, up = (tuple(f"{which}.{name}" for name in names) for which in ("gate", "up"))
@@ -94,10 +103,10 @@ def _gate_up(attributes: Mapping[str, Any], types: OperandTypes, fast: bool) -> 
         return Lowering(operands, few, ("h",))
     tile = _row_tile(pairs)
     gathered = (Output("sorted", (pairs, columns), "f32"),)
-    scalars = (k, columns, experts, tile)
-    launches: tuple[Launch, ...] = (
-        Launch("strixhlo_moe_gather", ("x", "order", "offsets"), gathered, scalars, ceil_div(pairs, tile)),
-    )
+    weighed = bool(attributes.get("weighed"))
+    scalars = (k, columns, experts, int(weighed), tile)
+    inputs = ("x", "order", "offsets", "weights" if weighed else "x")
+    launches: tuple[Launch, ...] = (Launch("strixhlo_moe_gather", inputs, gathered, scalars, ceil_div(pairs, tile)),)
     shape = {"pairs": pairs, "experts": experts, "n": n, "k": columns}
     launches += tuple(
         _rows(kernel, ("sorted", "offsets", *parts), out, **shape)
@@ -119,7 +128,7 @@ def moe_down(attributes: Mapping[str, Any], types: OperandTypes, fast: bool = Fa
     format, biased, added = attributes["format"], attributes["biased"], attributes.get("added", False)
     n = types[7][0][0] // experts
     names = part_names(format, n, columns)
-    kernel = _kernel(format, names, types[7:], experts)
+    kernel = stored_kernel(format, names, types[7:], experts)
     if kernel is None:
         return None
     parts = tuple(f"down.{name}" for name in names)

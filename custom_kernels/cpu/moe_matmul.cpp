@@ -59,14 +59,16 @@ MOE_DENSE(f32, Float32)
 MOE_DENSE(f16, Float16)
 MOE_DENSE(bf16, Bfloat16)
 
-// sorted[s] = x[order[s] / k]: rows wg * row_tile and on, of those that have an expert.
+// sorted[s] = x[order[s] / k], where `weighed` times the weight of its pair: rows wg * row_tile and on, of those that have an expert.
 KERNEL strixhlo_moe_gather(BUFFER(const float, x), BUFFER(const int32_t, order), BUFFER(const int32_t, offsets),
-                           BUFFER(float, sorted), int64_t k, int64_t K, int64_t experts, int64_t row_tile, int64_t wg) {
+                           BUFFER(const float, weights), BUFFER(float, sorted), int64_t k, int64_t K, int64_t experts,
+                           int64_t weighed, int64_t row_tile, int64_t wg) {
   const int64_t end = min((wg + 1) * row_tile, AT(offsets)[experts]);
   for (int64_t s = wg * row_tile; s < end; s++) {
     const float* from = AT(x) + AT(order)[s] / k * K;
     float* to = AT(sorted) + s * K;
-    for (int64_t i = 0; i < K; i++) to[i] = from[i];
+    const float by = weighed ? AT(weights)[AT(order)[s]] : 1.0f;
+    for (int64_t i = 0; i < K; i++) to[i] = from[i] * by;
   }
 }
 

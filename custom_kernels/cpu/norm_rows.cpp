@@ -1,4 +1,5 @@
-// RMSNorm of many rows, and what is added to a residual stream after one, for matmuls that do not do it themselves.
+// Norms of many rows, and what is added to a residual stream, for matmuls that do not do it themselves.
+#include "activation.h"
 #include "export.h"
 #include "rms_norm.h"
 
@@ -29,4 +30,17 @@ KERNEL strixhlo_add_normed(BUFFER(const float, base), BUFFER(const float, x), BU
   const float scale = scaled ? *AT(factor) : 1.0f;
   for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++)
     add_normed_row(AT(base) + m * K, AT(x) + m * K, K, rms, scale, AT(y) + m * K);
+}
+
+// y = base + scale * sigmoid(a column of logits) * x, of rows alike: see custom_kernels/ops/add_gated.py.
+KERNEL strixhlo_add_gated(BUFFER(const float, base), BUFFER(const float, x), BUFFER(const float, logits),
+                          BUFFER(float, y), int64_t M, int64_t N, int64_t columns, int64_t column, int64_t scale_bits,
+                          int64_t row_tile, int64_t wg) {
+  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++) {
+    const F gate = sigmoid(splat(AT(logits)[m * columns + column])) * __builtin_bit_cast(float, int32_t(scale_bits));
+    for (int64_t n = 0; n < N; n += W) {
+      const int64_t at = m * N + n, here = min(N - n, W);
+      store_part(AT(y) + at, fma(load_part(AT(x) + at, here), gate, load_part(AT(base) + at, here)), here);
+    }
+  }
 }

@@ -9,10 +9,10 @@ from typing import Any
 from ..choices import RULES_ONLY, Choices
 from ..ops.cache_types import STORED
 from ..ops.formats import FORMATS
-from ..ops.launch import DYNAMIC, Dimension, Lowering, LoweringRule, OperandTypes
+from ..ops.launch import DYNAMIC, Dimension, Launch, Lowering, LoweringRule, OperandTypes, Output, float_bits
 from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .embedding_launches import embedding
-from .fused_launches import add_normed_launch, fused_matmul
+from .fused_launches import add_normed_launch, fused_matmul, layer_norm_launch
 from .launches import (
     TOKENS_PER_WORKGROUP,
     argmax_launches,
@@ -20,6 +20,7 @@ from .launches import (
     dense_matmul_launches,
     quantized_matmul_launches,
 )
+from .moe_chosen_launches import moe_chosen_down, moe_chosen_gate_up
 from .moe_launches import moe_down, moe_gate_up, moe_route
 
 MOST_HEAD_DIM = 1024  # of rope_and_append: a head is on the stack
@@ -43,9 +44,13 @@ def cpu_rules(fast: bool, choices: Choices = RULES_ONLY) -> dict[str, LoweringRu
         "argmax": _argmax,
         "add_normed": _add_normed,
         "embedding": embedding,
+        "layer_norm": _layer_norm,
+        "add_gated": _add_gated,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, fast=fast),
         "moe_down": partial(moe_down, fast=fast),
+        "moe_chosen_gate_up": partial(moe_chosen_gate_up, fast=fast),
+        "moe_chosen_down": partial(moe_chosen_down, fast=fast),
     }
 
 
@@ -62,6 +67,20 @@ def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (m, k), a = types[0][0], attributes
     launch = add_normed_launch(a["scaled"], m, k, a["epsilon"], a["offset"])
     return Lowering(("base", "x", "sum norm", "factor")[: len(types)], (launch,), ("sum",))
+
+
+def _layer_norm(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    a, (m, k) = attributes, types[0][0]
+    launch = layer_norm_launch(a["biased"], m, k, a["epsilon"], a["offset"])
+    return Lowering(("x", "norm", "norm bias")[: len(types)], (launch,), ("h",))
+
+
+def _add_gated(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
+    a, (m, n), columns = attributes, types[0][0], types[2][0][1]
+    tile, y = -(-m // TOKENS_PER_WORKGROUP), (Output("y", (m, n), "f32"),)
+    scalars = (m, n, columns, a["column"], float_bits(a["scale"]), tile)
+    launch = Launch("strixhlo_add_gated", ("base", "x", "logits"), y, scalars, -(-m // tile))
+    return Lowering(("base", "x", "logits"), (launch,), ("y",))
 
 
 def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

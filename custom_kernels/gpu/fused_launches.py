@@ -243,6 +243,14 @@ def _gated_apart(call: _Call, chip: Chip) -> list[Launch]:
     return [*launches, _finish(call, 0, (0, rows[0].count), width, (rows[0].count, 0), False)]
 
 
+def layer_norm_launch(biased: bool, m: int, k: int, x: str, epsilon: float, offset: float) -> Launch:
+    """Operands "x", "norm" and, biased, "norm bias", [m, k] of dtype x -> "h": `strixhlo.layer_norm`."""
+    inputs = ("x", "norm", "norm bias" if biased else "norm")
+    scalars = (k, float_bits(epsilon), float_bits(offset), int(biased))
+    symbol = with_elements("strixhlo_layer_norm_rows", x)
+    return Launch(symbol, inputs, (Output("h", (m, k), x),), scalars, m, NORM_THREADS)
+
+
 def _norm(call: _Call) -> list[Launch]:
     """The norm of x, in `h`."""
     h, scalars = (Output("h", (call.m, call.k), call.x),), (call.k, *call.bits("epsilon", "offset"))

@@ -34,14 +34,20 @@ DEVICE void add_gated(const GLOBAL X* base, const GatedShared<X> shared, GLOBAL 
   if (item < items) store(y, item, shared(widen(base[item]), item, item / n));
 }
 
-// Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, four numbers a thread.
+// Where gate and up are not multiplied together: sorted[s] = the row of x of sorted row s, times its pair's weight where
+// there are weights; four numbers a thread.
 template <class X>
-DEVICE void moe_gather(const GLOBAL X* x, const ExpertRouting routing, GLOBAL X* sorted, u32 experts, u32 pairs,
-                       u32 columns) {
+DEVICE void moe_gather(const GLOBAL X* x, const ExpertRouting routing, const GLOBAL f32* weights, GLOBAL X* sorted,
+                       u32 experts, u32 pairs, u32 columns) {
   const u32 item = workgroup_id() * COMBINE_THREADS + thread_id(), row = item / (columns / 4);
   if (row >= pairs || (u32)routing.expert[row] >= experts) return;
   const u32 at = item % (columns / 4);
-  ((GLOBAL Four<X>*)sorted)[item] = ask4(x, routing.token(row) * (columns / 4) + at);
+  const u32 from = routing.token(row) * (columns / 4) + at;
+  if (weights) {
+    store4(sorted, item, load4(x, from) * weights[(u32)routing.order[row]]);
+  } else {
+    ((GLOBAL Four<X>*)sorted)[item] = ask4(x, from);
+  }
 }
 // ... and their activation. A thread makes one number.
 template <class X>

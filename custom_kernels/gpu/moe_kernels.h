@@ -18,10 +18,12 @@
   void symbol(IN(X, logits), IN(i32, positions), IN(f32, bias), OUT(i32, ids), OUT(f32, weights),                  \
               OUT(i32, places), OUT(i32, order), OUT(i32, expert), OUT(i32, offsets), OUT(i32, tiles),             \
               u32 tokens, u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits, u32 groups, u32 group_k, \
-              u32 group_top, u32 biased, u32 tile_count, u32 columns) {                                                         \
+              u32 group_top, u32 biased, u32 tile_count, u32 columns, u32 jitter_bits,                                     \
+              u32 logit_scale_bits) {                                                         \
     moe_route<PER_LANE>(logits, positions, bias, ids, weights, places, order, expert, offsets, tiles,              \
                         {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,      \
-                         group_k, group_top, biased, tile_count, columns});                                                 \
+                         group_k, group_top, biased, tile_count, columns, __builtin_bit_cast(f32, jitter_bits),                                \
+                         __builtin_bit_cast(f32, logit_scale_bits)});                                                 \
   }
 
 #define ROUTING IN(i32, expert), IN(i32, order), IN(i32, offsets), IN(i32, tiles)
@@ -40,11 +42,11 @@
                         {experts, n, columns, lanes, workgroups}, matrix_rows);                    \
   }
 // Of up to MOST tokens; NORMED: UP ends with the norm's weight.
-#define GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM)                              \
+#define GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, WEIGHED)                     \
   moe_gate_up_pairs<MOST, NORMED>(                                                                                \
       x, list, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,         \
       {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                        \
-      {experts, n, columns, lanes, workgroups}, tokens)
+      {experts, n, columns, lanes, workgroups}, tokens, WEIGHED)
 #define MOE_GATE_UP_PAIRS(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM)      \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
@@ -53,7 +55,7 @@
     const auto list = [&]() __attribute__((always_inline)) {                                                       \
       return list_pairs(expert, order, tokens * k, k, experts);                                                    \
     };                                                                                                            \
-    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
+    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, false);                                 \
   }
 // The same with the choice of the experts; CORRECTION: what scores are corrected by, among UP's, or nullptr.
 #define MOE_GATE_UP_CHOSEN(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,     \
@@ -62,15 +64,16 @@
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
   void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
               u32 tokens, EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 scoring,           \
-              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top, u32 logit_columns) {                             \
+              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top, u32 logit_columns, u32 biased,               \
+              u32 jitter_bits, u32 logit_scale_bits, u32 weighed) {                                                                \
     const GLOBAL f32* correction_of = CORRECTION;                                                                 \
     const auto list = [&]() __attribute__((always_inline)) {                                                       \
       return choose_pairs(logits, positions, correction_of,                                                       \
                           {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,    \
-                           group_k, group_top, correction_of != nullptr, 0, logit_columns},                                      \
-                          {chosen});                                                                              \
+                           group_k, group_top, biased, 0, logit_columns, __builtin_bit_cast(f32, jitter_bits), __builtin_bit_cast(f32, logit_scale_bits)}, \
+                          {chosen, weighed != 0});                                                                \
     };                                                                                                            \
-    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM);                                 \
+    GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, weighed != 0);                                 \
   }
 // Of one token from the choice of its experts to their sum. GATE begins with the router's correction, where it has one;
 // DOWN ends with the bias, the norm's weight and the residual.
@@ -152,9 +155,9 @@
   }
 #define MOE_GATHER(symbol, X)                                                                \
   KERNEL(COMBINE_THREADS)                                                                    \
-  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), OUT(X, sorted), u32 k, u32 experts, \
-                           u32 pairs, u32 columns) {                                         \
-    moe_gather(x, {expert, order, nullptr, nullptr, k}, sorted, experts, pairs, columns);    \
+  void symbol(IN(X, x), IN(i32, expert), IN(i32, order), IN(f32, weights), OUT(X, sorted), u32 k, u32 experts, \
+              u32 pairs, u32 columns, u32 weighed) {                                         \
+    moe_gather(x, {expert, order, nullptr, nullptr, k}, weighed ? weights : nullptr, sorted, experts, pairs, columns); \
   }
 #define MOE_ACTIVATE(symbol, X, BIASES, GATE_BIAS, UP_BIAS)                                                    \
   KERNEL(COMBINE_THREADS)                                                                                      \

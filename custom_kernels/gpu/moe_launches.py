@@ -13,7 +13,7 @@ from ..choices import Question
 from ..ops.formats import FORMATS
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits, with_input
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
-from ..ops.moe_route import RESULTS, most_tiles, result_shapes
+from ..ops.moe_route import RESULTS, SCORINGS, most_tiles, result_shapes
 from .elements import with_elements
 from .gemm_tiles import EXPERT_MATRIX_TILE, EXPERT_TILE, Tile, tiled
 from .kernels import DENSE, WIDE, weight_name
@@ -26,7 +26,6 @@ from .moe_kernels import (
     gate_up_bindings,
 )
 
-SCORINGS = ("softmax", "selected", "sigmoid")
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
 THREADS = 256
 ROUTING = ("expert", "order", "offsets", "tiles")
@@ -47,10 +46,20 @@ def moe_route(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | 
     outputs = tuple(Output(name, shape, dtype) for name, (shape, dtype) in result_shapes(t, experts, k).items())
     how = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
-    scalars = (t, experts, k, *how, *groups, int(biased), outputs[-1].shape[0], columns)
+    scalars = (t, experts, k, *how, *groups, route_bias(a, biased), outputs[-1].shape[0], columns, *of_logits(a))
     inputs = ("logits", "positions", "bias" if biased else "logits")
     launch = Launch(with_elements(f"strixhlo_moe_route_e{most}", types[0][1]), inputs, outputs, scalars, 1, THREADS)
     return Lowering(inputs[: len(types)], (launch,), RESULTS)
+
+
+def route_bias(attributes: Mapping[str, Any], biased: bool) -> int:
+    """moe_route.h's RouteBias. biased: there is an operand of a number for each expert."""
+    return int(biased) + int(biased and attributes.get("factored", False))
+
+
+def of_logits(attributes: Mapping[str, Any]) -> tuple[int, int]:
+    """jitter and logit_scale of `moe_route`, as kernels take them."""
+    return float_bits(attributes.get("jitter", 0.0)), float_bits(attributes.get("logit_scale", 1.0))
 
 
 @dataclass(frozen=True)
@@ -163,16 +172,17 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     how = (ACTIVATIONS.index(attributes["activation"]), float_bits(attributes["limit"]))
     rms = (float_bits(attributes["epsilon"]), float_bits(attributes["offset"]))
     parts = (*operands[0], *operands[1], *biases)
-    if gate == up and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
+    weighed = ("weights",) * bool(attributes.get("weighed", False))
+    if gate == up and not weighed and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
         launches = _together(chip, gate, parts, biased, how, t, pairs)
     else:
-        launches = _apart(chip, (gate, up), operands, biases, how, t, pairs)
+        launches = _apart(chip, (gate, up), operands, biases, how, t, pairs, weighed)
     if normed:
         h = (Output("normed", (t, columns), x),)
         first = Launch(with_elements("strixhlo_norm_rows", x), ("x", "norm"), h, (columns, *rms), t, THREADS)
         launches = [first, *with_input(launches, "x", "normed")]
     result = launches[-1].outputs[0].name
-    return Lowering(("x", *ROUTING, *parts, *norm), tuple(launches), (result,))
+    return Lowering(("x", *ROUTING, *parts, *norm, *weighed), tuple(launches), (result,))
 
 
 def _together(
@@ -217,16 +227,15 @@ def _apart(
     how: tuple[int, int],
     tokens: int,
     pairs: int,
+    weighed: tuple[str, ...],
 ) -> list[Launch]:
     """The rows of x in order, gate, up, the activation."""
     gate, up = weights
     n, columns, experts = gate.n, gate.columns, gate.experts
     rows = Output("sorted", (pairs, columns), gate.x)
     grid = ceil_div(pairs * columns // 4, THREADS)
-    scalars = (gate.k, experts, pairs, columns)
-    launches = [
-        Launch(with_elements("strixhlo_moe_gather", gate.x), ("x", "expert", "order"), (rows,), scalars, grid, THREADS)
-    ]
+    scalars, inputs = (gate.k, experts, pairs, columns, len(weighed)), ("x", "expert", "order", *(weighed or ("x",)))
+    launches = [Launch(with_elements("strixhlo_moe_gather", gate.x), inputs, (rows,), scalars, grid, THREADS)]
     launches += _rows(chip, gate, "sorted", parts[0], "gate", tokens, pairs)
     gate_result = launches[-1].outputs[0].name
     launches += _rows(chip, up, "sorted", parts[1], "up", tokens, pairs)

@@ -19,15 +19,17 @@ from ..ops.launch import (
     float_bits,
 )
 from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_route import SCORINGS
 from .elements import with_elements
 from .launches import Chip
 from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, OneForm
-from .moe_launches import MOST_CHOSEN, MOST_GROUPS, SCORINGS, Experts, experts_of
+from .moe_launches import MOST_CHOSEN, MOST_GROUPS, Experts, experts_of
 
 THREADS, WAVES = 512, 16
 MOST_ROUNDS = 6  # tasks of a wave in a unit: these and the next are moe_one.h's
 CHUNK, PART, STAGED, SLOTS = 32, 16, 364, 48  # columns; chunks that a wave sums at once; that fit into local memory
 MOST_BIASES = 128
+SCORED = SCORINGS[:3]  # others need the scores of all experts, or more, for the weights
 
 
 def operands_of(format: str, columns: int, form: OneForm) -> tuple[str, ...]:
@@ -94,6 +96,7 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     geometry = units_of(gate, down, form.biased, chip.multiprocessors)
     simple = t == 1 and a["groups"] <= MOST_GROUPS and a["k"] <= min(experts, MOST_CHOSEN)
     buffers = form.bindings(len(own["gate"]))
+    simple = simple and a["scoring"] in SCORED and not a.get("factored", False) and a.get("logit_scale", 1.0) == 1
     if geometry is None or not simple or experts > ROUTE_EXPERTS[-1] or buffers > MOST_BINDINGS:
         return None
     routing = (experts, a["k"], SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))

@@ -75,11 +75,12 @@ DEVICE u32 list_pairs(const GLOBAL i32* expert, const GLOBAL i32* order, u32 pai
 // weight.
 struct ChosenPairs {
   GLOBAL i32* to;
+  bool weighed = false;  // by gate and up: what is left to do with a weight of 1
 
   MEMBER void store(u32 pairs, u32 row, u32 pair, u32 expert) const {
     to[row] = (i32)expert;
     to[pairs + row] = (i32)pair;
-    to[2 * pairs + pair] = __builtin_bit_cast(i32, PairChoice::weight[pair]);
+    to[2 * pairs + pair] = __builtin_bit_cast(i32, weighed ? 1.0f : PairChoice::weight[pair]);
   }
 };
 
@@ -95,11 +96,11 @@ DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, con
     u32 id = 0;
     f32 weight = 0.0f;
     if (c.experts <= 128) {
-      choose<4>(of_token, bias, c, id, weight);
+      choose<4>(of_token, bias, c, RouteTiles::choice, id, weight);
     } else {
-      choose<MOST_EXPERTS / WAVE>(of_token, bias, c, id, weight);
+      choose<MOST_EXPERTS / WAVE>(of_token, bias, c, RouteTiles::choice, id, weight);
     }
-    weight = weight_of(weight, c);
+    weight = weight_of(id, weight, bias, c);
     if (positions[token] < 0) id = c.experts, weight = 0.0f;
     if (wave < c.tokens && lane < c.k) {
       PairChoice::expert[token * c.k + lane] = id;
@@ -172,10 +173,10 @@ DEVICE bool norm_pairs(const GLOBAL X* x, u32 tokens, u32 columns, const RmsNorm
 
 // h = activation(gate, up) of each sorted row, for up to MOST tokens. A workgroup has neighbouring blocks of weight rows,
 // so that what it has of x in local memory serves several of them. list(): lists the pairs, and returns how many tiles
-// there are.
+// there are; weighed: gate and up are multiplied by what it has put into PairChoice.
 template <u32 MOST, bool NORMED, class W, class X, class List>
 DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up, const GatedBy gated, GLOBAL X* h,
-                              const RmsNorm norm, const ExpertShape s, u32 tokens) {
+                              const RmsNorm norm, const ExpertShape s, u32 tokens, bool weighed) {
   gate.runs = up.runs = s.columns / W::RUN;
   const u32 tiles = list();
   bool there = false;
@@ -206,7 +207,8 @@ DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up,
       UNROLL for (u32 i = 0; i < M; i++) {
         const f32 g = sum_over(sum[i][0], s.lanes), u = sum_over(sum[i][1], s.lanes);
         if (lane % s.lanes == 0 && i < tile.count && row < s.n) {
-          store(h, (u64)(tile.first + i) * s.n + row, gated(g, u, of_weight));
+          const f32 by = weighed ? PairChoice::weight[PairList::pair[tile.first + i]] : 1.0f;
+          store(h, (u64)(tile.first + i) * s.n + row, gated(g * by, u * by, of_weight));
         }
       }
     });

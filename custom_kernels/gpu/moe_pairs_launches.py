@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
 from ..ops.moe_matmul import ACTIVATIONS, part_names
+from ..ops.moe_route import SCORINGS
 from . import moe_launches as many
 from .elements import with_elements
 from .launches import WAVE, Chip
@@ -18,7 +19,6 @@ from .moe_launches import (
     MOST_CHOSEN,
     MOST_GROUPS,
     ROUTING,
-    SCORINGS,
     Experts,
     down_geometry,
     experts_of,
@@ -41,7 +41,8 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     count = len(part_names(format, types[5][0][0] // experts, columns))
     gate, up = (experts_of(format, experts, columns, attributes["k"], types[5 + i * count :], x) for i in range(2))
     plain = GateUpPairs(chosen=False, corrected=False, biased=biased, normed=False)
-    if gate is None or gate != up or not paired(gate, chip, t) or plain.bindings(count) > MOST_BINDINGS:
+    few = gate is not None and gate == up and paired(gate, chip, t) and not attributes.get("weighed", False)
+    if gate is None or not few or plain.bindings(count) > MOST_BINDINGS:
         return many.moe_gate_up(chip, attributes, types)
     kernel = GateUpPairs(chosen=False, corrected=False, biased=biased, normed=normed)
     apart = normed and kernel.bindings(count) > MOST_BINDINGS
@@ -64,6 +65,7 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     what `moe_down` takes in place of the routing: int32 [3, pairs], experts and pairs of sorted rows, and the bits of
     each pair's weight."""
     a, biased, normed, corrected = attributes, attributes["biased"], attributes["normed"], attributes["corrected"]
+    weighed = bool(a.get("weighed", False))
     ((t, logit_columns), logits), first, experts = types[0], 2 + corrected, attributes["experts"]
     (_, columns), x = types[first]
     own, count = types[first + 1 :], len(part_names(a["format"], 1, columns))
@@ -79,7 +81,8 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     outputs = (_h(gate, t), Output("chosen", (3, t * gate.k), "i32"))
     routing = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
-    scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *routing, *groups, logit_columns)
+    scores = (*routing, *groups, logit_columns, many.route_bias(a, corrected), *many.of_logits(a), int(weighed))
+    scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *scores)
     launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
     return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), ("h", "chosen"))
 

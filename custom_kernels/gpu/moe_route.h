@@ -11,13 +11,15 @@
 inline constexpr u32 ROUTE_THREADS = 256, ROUTE_WAVES = ROUTE_THREADS / WAVE, MOE_TILE = 16;
 inline constexpr u32 MOST_EXPERTS = 512, MOST_PAIRS = 8192;
 
-enum Scoring : u32 { SOFTMAX, SELECTED, SIGMOID };
+enum Scoring : u32 { SOFTMAX, SELECTED, SIGMOID, SELECTED_SIGMOID, SPARSE_MIXER };
+enum RouteBias : u32 { NO_BIAS, CORRECTION, FACTORS };
 
 struct RouteChoice {
   u32 tokens, experts, k, scoring, normalize;
   f32 scale;
-  u32 groups, group_k, group_top, biased, tile_count;
+  u32 groups, group_k, group_top, biased, tile_count;  // biased: a RouteBias
   u32 columns = experts;  // of logits
+  f32 jitter = 0.0f, logit_scale = 1.0f;
 };
 
 struct RouteTiles {
@@ -84,9 +86,9 @@ DEVICE void keep_best_groups(f32 (&choice)[PER_LANE], const RouteChoice& c, LOCA
 
 // The scores of the wave's token: expert i * WAVE + lane is the lane's i-th.
 template <u32 PER_LANE, class X>
-DEVICE void scores_of(const GLOBAL X* logits, u32 experts, u32 scoring, f32 (&scores)[PER_LANE]) {
+DEVICE void scores_of(const GLOBAL X* logits, u32 experts, u32 scoring, f32 (&scores)[PER_LANE], f32 scale = 1.0f) {
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
-    scores[i] = i * WAVE + lane_id() < experts ? widen(logits[i * WAVE + lane_id()]) : -__builtin_inff();
+    scores[i] = i * WAVE + lane_id() < experts ? widen(logits[i * WAVE + lane_id()]) * scale : -__builtin_inff();
   }
   if (scoring == SOFTMAX) softmax_of_wave(scores);
   if (scoring == SIGMOID) UNROLL for (u32 i = 0; i < PER_LANE; i++) scores[i] = logistic(scores[i]);
@@ -99,20 +101,44 @@ DEVICE void choice_of(const f32 (&scores)[PER_LANE], const GLOBAL f32* bias, con
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     const u32 e = i * WAVE + lane_id();
     choice[i] = scores[i];
-    if (c.biased && e < c.experts) choice[i] += bias[e];
+    if (c.biased == CORRECTION && e < c.experts) choice[i] += bias[e];
     if (choice[i] != choice[i]) choice[i] = -__builtin_inff();
   }
   if (c.groups > 1) keep_best_groups(choice, c, all, meet);
 }
 
-// The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th.
+// SparseMixer's weights of the chosen experts, of which lane j has the j-th and its logit; left: all logits.
+template <u32 PER_LANE>
+DEVICE f32 sparse_weight(const f32 (&logits)[PER_LANE], u32 id, f32 logit, const RouteChoice& c) {
+  f32 left[PER_LANE], weight = 0.0f;
+  UNROLL for (u32 i = 0; i < PER_LANE; i++) left[i] = logits[i];
+  for (u32 j = 0; j < c.k; j++) {
+    const f32 best = shuffle(logit, j);
+    const u32 chosen = shuffle_bits(id, j);
+    f32 total = 0.0f;
+    UNROLL for (u32 i = 0; i < PER_LANE; i++) {
+      const f32 size = __builtin_fabsf(logits[i]);
+      const bool far = (best - logits[i]) / (size > best ? size : best) > 2.0f * c.jitter;
+      const u32 e = i * WAVE + lane_id();
+      if (e < c.experts && !far) total += exponential(left[i] - best);
+      if (e == chosen) left[i] = -__builtin_inff();
+    }
+    total = sum_over_wave(total);
+    if (lane_id() == j) weight = 1.0f / total;
+  }
+  return weight;
+}
+
+// The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th. scratch: local memory for
+// MOST_EXPERTS numbers of each wave.
 template <u32 PER_LANE, class X>
-DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, u32& id, f32& weight) {
+DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, LOCAL f32* scratch, u32& id,
+                   f32& weight) {
   const u32 lane = lane_id();
   f32 scores[PER_LANE], choice[PER_LANE];
-  scores_of(logits, c.experts, c.scoring, scores);
+  scores_of(logits, c.experts, c.scoring, scores, c.logit_scale);
   const auto meet = []() __attribute__((always_inline)) { barrier(); };
-  choice_of(scores, bias, c, choice, RouteTiles::choice + wave_id() * MOST_EXPERTS, meet);
+  choice_of(scores, bias, c, choice, scratch + wave_id() * MOST_EXPERTS, meet);
   u32 keys[PER_LANE];  // 0: of none, or of one that is chosen
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     keys[i] = i * WAVE + lane < c.experts ? (u32)(choice_key(choice[i], 0) >> 32) : 0;
@@ -130,6 +156,7 @@ DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteCh
     const f32 score = shuffle(scores[i], id % WAVE);
     weight = id / WAVE == i ? score : weight;
   }
+  if (c.scoring == SPARSE_MIXER) weight = sparse_weight(scores, id, weight, c);
 }
 
 // What becomes of the chosen scores: lanes from k on hold nothing.
@@ -140,8 +167,14 @@ DEVICE f32 weight_of(f32 score, const RouteChoice& c) {
     softmax_of_wave(values);
     score = values[0];
   }
+  if (c.scoring == SELECTED_SIGMOID) score = logistic(score);
   if (c.normalize) score /= sum_over_wave(mine ? score : 0.0f) + 1e-20f;
   return score * c.scale;
+}
+// ... and of expert `id`'s factor.
+DEVICE f32 weight_of(u32 id, f32 score, const GLOBAL f32* bias, const RouteChoice& c) {
+  const f32 weight = weight_of(score, c);
+  return c.biased == FACTORS && lane_id() < c.k ? weight * bias[id] : weight;
 }
 
 // Pairs by expert, in their own order; padding (expert E) comes last.
@@ -198,8 +231,8 @@ DEVICE void moe_route(const GLOBAL X* logits, const GLOBAL i32* positions, const
     const u32 token = smaller(first + wave, c.tokens - 1);
     u32 id = 0;
     f32 weight = 0.0f;
-    choose<PER_LANE>(logits + (u64)token * c.columns, bias, c, id, weight);
-    weight = weight_of(weight, c);
+    choose<PER_LANE>(logits + (u64)token * c.columns, bias, c, RouteTiles::choice, id, weight);
+    weight = weight_of(id, weight, bias, c);
     if (positions[token] < 0) {
       id = c.experts;
       weight = 0.0f;

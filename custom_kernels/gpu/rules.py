@@ -13,7 +13,7 @@ from ..ops.rope_and_append_launch import pool_kind, rope_and_append_lowering
 from .attention_launches import attention_launches
 from .elements import with_elements
 from .embedding_launches import embedding
-from .fused_launches import add_normed_launch, fused_matmul
+from .fused_launches import add_normed_launch, fused_matmul, layer_norm_launch
 from .kernels import DENSE, POOLS
 from .launches import WAVE, Chip, argmax_launches, dense_matmul_launches, quantized_matmul_launches
 from .moe_launches import moe_route
@@ -34,6 +34,7 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
         "argmax": _argmax,
         "add_normed": _add_normed,
         "add_gated": add_gated,
+        "layer_norm": _layer_norm,
         "embedding": embedding,
         "moe_route": moe_route,
         "moe_gate_up": partial(moe_gate_up, chip),
@@ -75,6 +76,12 @@ def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering 
     launch = add_normed_launch(attributes["scaled"], m, k, dtype, attributes["epsilon"], attributes["offset"])
     operands = ("base", "x", "sum norm", "factor")[: len(types)]
     return None if k % 4 else Lowering(operands, (launch,), ("sum",))
+
+
+def _layer_norm(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
+    (m, k), dtype = types[0]
+    launch = layer_norm_launch(attributes["biased"], m, k, dtype, attributes["epsilon"], attributes["offset"])
+    return None if k % 4 else Lowering(("x", "norm", "norm bias")[: len(types)], (launch,), ("h",))
 
 
 def rope_and_append(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

@@ -8,14 +8,15 @@ Activations (x, h, y) are float32, float16 or bfloat16 (activations.py), of one 
 moe_gate_up: x [T, K]; expert, order int32 [P], offsets int32 [E + 1], tiles int32 (of `moe_route`); the parts
 of gate, then of up; where `biased`, gate and up biases float32 [E, N]. Result h [P, N]: sorted row s is
 activation(gate, up) of token order[s] // k and expert[s]; rows of no expert hold anything. Where `normed` the last
-operand is the weight of an RMSNorm float32 [K], which x gets first.
+operand is the weight of an RMSNorm float32 [K], which x gets first; where `weighed` the router's weights float32 [T, k]
+come after it, by which each pair's row of x is multiplied (Llama 4).
 moe_down: h [P, K]; weights float32 [T, k], places int32 [T, k], expert, order, offsets, tiles; the parts of
 down; where `biased`, its bias float32 [E, N]; where `added`, the residual [T, N], of the type of h. Result y [T, N]:
 the weighted sum over each token's experts, times the attribute scale and on top of the residual where there is one.
 
 Attributes: format, k, biased, of moe_down added and scale, and of moe_gate_up activation: "silu" (silu(gate) * up),
 "gelu" (of the tanh kind) or "clamped" (gpt-oss: g = min(gate, limit), u = up within +-limit, g * sigmoid(1.702 g) *
-(u + 1)) with its limit; normed, and the norm's epsilon and offset (added to its weight).
+(u + 1)) with its limit; normed, and the norm's epsilon and offset (added to its weight); weighed, absent where not.
 """
 
 from __future__ import annotations
@@ -90,15 +91,20 @@ def reference_gate_up(
     normed: bool = False,
     epsilon: float = 0.0,
     offset: float = 0.0,
+    weighed: bool = False,
 ) -> jax.Array:
     """The semantics in plain jnp."""
     dtype, x = x.dtype, float32(x)
+    if weighed:
+        weights, by = weights[:-1], weights[-1]
     if normed:
         x, weights = rms_norm(x, weights[-1] + offset, epsilon), weights[:-1]
     experts = offsets.shape[0] - 1
     n = weights[0].shape[0] // experts
     count = len(part_names(format, n, x.shape[1]))
     rows = jnp.take(x, order // k, axis=0, mode="clip")
+    if weighed:
+        rows = rows * jnp.take(by.reshape(-1), order, mode="clip")[:, None]
     gate = _rows_of_experts(rows, expert, experts, n, weights[:count], format)
     up = _rows_of_experts(rows, expert, experts, n, weights[count : 2 * count], format)
     if biased:
@@ -152,10 +158,12 @@ def moe_gate_up(
     norm: jax.Array | None = None,
     epsilon: float = 0.0,
     offset: float = 0.0,
+    weighed: bool = False,
 ) -> jax.Array:
     """x [T, K], parts of gate and up [E * N, K], biases () or two float32 [E, N] -> h [P, N], sorted.
 
     norm: the weight float32 [K] of an RMSNorm that x gets first, with its epsilon and the offset of its weight.
+    weighed: x is multiplied by the router's weights, which `moe_down` must not do again.
     """
     alike(x)
     names = part_names(format, next(iter(gate.values())).shape[0], x.shape[1])
@@ -168,6 +176,7 @@ def moe_gate_up(
         *(part[name] for part in (gate, up) for name in names),
         *biases,
         *(() if norm is None else (norm,)),
+        *((routing.weights,) if weighed else ()),
         format=format,
         k=routing.ids.shape[1],
         activation=activation,
@@ -176,6 +185,7 @@ def moe_gate_up(
         normed=norm is not None,
         epsilon=epsilon,
         offset=offset,
+        **({"weighed": True} if weighed else {}),
     )
 
 

@@ -3,11 +3,16 @@
 Operands: logits [T, E] of the router, or [T, more], where columns from the attribute experts on are something else's
 (activations.py); positions int32 [T] (-1: a padding row, which goes to no
 expert); where
-`biased`, bias float32 [E], added to the scores for the choice only (DeepSeek-V3's e_score_correction_bias).
+`biased`, bias float32 [E], added to the scores for the choice only (DeepSeek-V3's e_score_correction_bias), or where
+`factored` too, by what the weights are multiplied (Gemma 4's per_expert_scale).
 
 Attributes: k; scoring "softmax" (over all experts, then the choice), "selected" (the choice, then softmax over the
-chosen) or "sigmoid"; normalize (weights divided by their sum); scale (of the weights); groups, group_k, group_top: when
-groups > 1, only experts of the `group_k` groups with the highest sum of their `group_top` highest scores are chosen.
+chosen), "sigmoid", "selected_sigmoid" (the choice, then the sigmoid of each: Llama 4), or "sparsemixer" (Phi-3.5-MoE,
+arXiv:2409.12136: each of the chosen is weighted by a softmax over those not chosen before it whose logit is not
+farther below its own than 2 * jitter, relative to the larger of the two); normalize (weights divided by their sum);
+scale (of the weights); groups, group_k, group_top: when groups > 1, only experts of the `group_k` groups with the
+highest sum of their `group_top` highest scores are chosen. Absent where they say nothing: factored, jitter, and
+logit_scale, by which the logits are multiplied first.
 Of equal scores the lower expert is chosen first, and a NaN last.
 
 Results, with P = T * k pairs, pair p = t * k + j being the j-th expert of token t:
@@ -19,6 +24,7 @@ of each expert, and tiles int32 [most_tiles]: the first rows of tiles of at most
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +32,7 @@ import jax.numpy as jnp
 from .activations import alike, float32
 
 NAME = "strixhlo.moe_route"
+SCORINGS = ("softmax", "selected", "sigmoid", "selected_sigmoid", "sparsemixer")  # numbered so in kernels
 TILE = 16  # sorted rows of one expert that a matmul takes together
 
 
@@ -82,6 +89,17 @@ def _choice(scores: jax.Array, groups: int, group_k: int, group_top: int) -> jax
     return jnp.where((_ranks(best) < group_k)[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
+def _sparse_mixer(logits: jax.Array, chosen: jax.Array, best: jax.Array, jitter: float) -> jax.Array:
+    """float32 [T, k] for logits [T, E], the chosen experts [T, k, E], best first, and their logits [T, k]."""
+    left, weights = logits, []
+    for j in range(chosen.shape[1]):
+        of = best[:, j : j + 1]
+        far = (of - logits) / jnp.maximum(jnp.abs(logits), of) > 2 * jitter
+        weights.append(1 / jnp.where(far, 0.0, jnp.exp(left - of)).sum(axis=-1))
+        left = jnp.where(chosen[:, j], -jnp.inf, left)
+    return jnp.stack(weights, axis=-1)
+
+
 def reference(
     logits: jax.Array,
     positions: jax.Array,
@@ -95,15 +113,18 @@ def reference(
     group_top: int,
     biased: bool,
     experts: int = 0,
+    factored: bool = False,
+    jitter: float = 0.0,
+    logit_scale: float = 1.0,
 ) -> tuple[jax.Array, ...]:
     """The semantics in plain jnp: ranks by comparing all with all."""
     experts = experts or logits.shape[1]
-    logits = float32(logits[:, :experts])
+    logits = float32(logits[:, :experts]) * logit_scale
     if scoring == "sigmoid":
         scores = jax.nn.sigmoid(logits)
     else:
         scores = jax.nn.softmax(logits, axis=-1) if scoring == "softmax" else logits
-    choice = scores + bias[0] if biased else scores
+    choice = scores + bias[0] if biased and not factored else scores
     choice = jnp.where(jnp.isnan(choice), -jnp.inf, choice)
     rank = _ranks(_choice(choice, groups, group_k, group_top))
     chosen = rank[:, None, :] == jnp.arange(k, dtype=jnp.int32)[:, None]  # [T, k, E]
@@ -112,8 +133,14 @@ def reference(
     weights = jnp.where(chosen, scores[:, None, :], 0.0).sum(axis=-1)
     if scoring == "selected":
         weights = jax.nn.softmax(weights, axis=-1)
+    elif scoring == "selected_sigmoid":
+        weights = jax.nn.sigmoid(weights)
+    elif scoring == "sparsemixer":
+        weights = _sparse_mixer(logits, chosen, weights, jitter)
     if normalize:
         weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
+    if factored:
+        weights = weights * jnp.where(chosen, bias[0], 0.0).sum(axis=-1)
     padding = positions[:, None] < 0
     ids = jnp.where(padding, experts, ids)
     weights = jnp.where(padding, 0.0, weights * scale)
@@ -157,11 +184,18 @@ def moe_route(
     group_k: int = 1,
     group_top: int = 2,
     experts: int = 0,
+    jitter: float = 0.0,
+    factors: jax.Array | None = None,
+    logit_scale: float = 1.0,
 ) -> Routing:
-    """logits [T, E], positions int32 [T] (-1: padding), bias float32 [E]; see the module's text. experts: E, where
-    logits have more columns."""
+    """logits [T, E], positions int32 [T] (-1: padding), bias float32 [E], or factors float32 [E] of the weights; see
+    the module's text. experts: E, where logits have more columns."""
     alike(logits)
-    operands = (logits, positions) if bias is None else (logits, positions, bias)
+    assert bias is None or factors is None
+    operands = (logits, positions, *(of for of in (bias, factors) if of is not None))
+    further: dict[str, Any] = {"factored": True} if factors is not None else {}
+    further |= {"jitter": jitter} if scoring == "sparsemixer" else {}
+    further |= {"logit_scale": logit_scale} if logit_scale != 1 else {}
     return Routing(
         *_composite(
             *operands,
@@ -172,7 +206,8 @@ def moe_route(
             groups=groups,
             group_k=group_k,
             group_top=group_top,
-            biased=bias is not None,
+            biased=len(operands) > 2,
             experts=experts or logits.shape[1],
+            **further,
         )
     )

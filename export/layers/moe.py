@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,12 +11,13 @@ import jax.numpy as jnp
 
 from ...custom_kernels.ops.add_gated import add_gated
 from ...custom_kernels.ops.fused_matmul import Residual
+from ...custom_kernels.ops.layer_norm import layer_norm
 from ...custom_kernels.ops.moe_matmul import moe_down, moe_gate_up
 from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from .linear import joined_projections, projection, projection_shapes
 from .mlp import Mlp
-from .norm import Input, Normed, plain
+from .norm import Input, Normed
 from .weights import Weights
 
 
@@ -24,7 +25,7 @@ from .weights import Weights
 class Experts:
     """Each token goes to `k` of the experts, and the results are added, weighted.
 
-    scoring, normalize, scale, groups, group_k, group_top: see `moe_route`. correction: the tensor, of shape
+    scoring, normalize, scale, groups, group_k, group_top, jitter: see `moe_route`. correction: the tensor, of shape
     [*correction_lead, experts], that is added to the scores for the choice ("": none). activation, limit: see
     `moe_gate_up`. bias: each expert's matrices have one, [experts, N] together. router: the name of its linear layer,
     which may have a bias, but not beside a `shared_gate`. shared: an MLP that every token goes through as well, times
@@ -42,6 +43,7 @@ class Experts:
     groups: int = 1
     group_k: int = 1
     group_top: int = 2
+    jitter: float = 0.0
     correction: str = ""
     correction_lead: tuple[int, ...] = ()
     activation: str = "silu"
@@ -116,10 +118,20 @@ class Experts:
             group_k=self.group_k,
             group_top=self.group_top,
             experts=self.experts,
+            jitter=self.jitter,
         )
 
-    def mix(self, w: Weights, p: str, x: Input, routing: Routing, residual: Residual | None = None) -> jax.Array:
-        """x [T, hidden] through its experts, and their weighted sum, added to the residual where there is one."""
+    def mix(
+        self,
+        w: Weights,
+        p: str,
+        x: Input,
+        routing: Routing,
+        residual: Residual | None = None,
+        weighed: bool = False,
+    ) -> jax.Array:
+        """x [T, hidden] through its experts, and their weighted sum, added to the residual where there is one. weighed:
+        the weights are of what the experts are given, in place of what they give."""
         gate, up, down = (w[f"{p}experts.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
         if gate.format != up.format:
             raise StrixhloError(f"{p}experts: gate_proj is {gate.format} and up_proj {up.format}; they must be alike")
@@ -127,10 +139,14 @@ class Experts:
         biases = [w[f"{p}experts.{name}.bias"].dense for name in names]
         parts = (gate.parts, up.parts, biases[:2])
         how: dict[str, Any] = {"format": gate.format, "activation": self.activation, "limit": self.limit}
-        x = plain(x) if isinstance(x, Normed) and x.norm.layer else x
+        if isinstance(x, Normed) and x.norm.layer:
+            norm = x.norm
+            x = layer_norm(x.x, norm.weight, norm.bias, epsilon=norm.epsilon, offset=norm.offset)
         if isinstance(x, Normed):
             how |= {"norm": x.norm.weight, "epsilon": x.norm.epsilon, "offset": x.norm.offset}
             x = x.x
-        h = moe_gate_up(x, routing, *parts, **how)
+        h = moe_gate_up(x, routing, *parts, weighed=weighed, **how)
+        if weighed:
+            routing = replace(routing, weights=jnp.ones_like(routing.weights))
         added: dict[str, Any] = {"residual": residual.x, "scale": residual.scale} if residual else {}
         return moe_down(h, routing, down.parts, biases[2:], format=down.format, **added)

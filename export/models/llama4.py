@@ -15,8 +15,8 @@ from ..config_keys import Config
 from ..config_values import count, flag, layer_types, positive, refuse, wrong
 from ..layers.attention import Attention
 from ..layers.cache import Cache
-from ..layers.decoder import Decoder
-from ..layers.linear import linear, projection
+from ..layers.decoder import FEW, Decoder
+from ..layers.linear import projection
 from ..layers.mlp import Mlp
 from ..layers.moe import Experts
 from ..layers.norm import Input, plain
@@ -57,7 +57,7 @@ class Llama4Attention(Attention):
 
 @dataclass(frozen=True)
 class Llama4Experts(Experts):
-    """One expert a token; what it is given is multiplied by the sigmoid of its score, what it gives is not."""
+    """One expert a token; what it is given is multiplied by its weight, what it gives is not."""
 
     def __call__(
         self,
@@ -69,11 +69,14 @@ class Llama4Experts(Experts):
     ) -> jax.Array:
         """x [T, hidden] -> [T, hidden]; see `Experts`."""
         assert positions is not None and self.k == 1
-        p, x = f"{prefix}{self.module}.", plain(x)
-        best = linear(x, w[f"{p}{self.router}.weight"]).max(axis=-1, keepdims=True)
-        routing = self.route(w, p, x, positions)  # softmax over one: a weight of 1
-        weighted = (float32(x) * jax.nn.sigmoid(float32(best))).astype(x.dtype)
-        return self.mix(w, p, weighted, routing, self._with_shared(w, prefix, x, residual))
+        p, base = f"{prefix}{self.module}.", self._with_shared(w, prefix, x, residual)
+        if len(x) > FEW:  # that many are multiplied before the matmuls
+            x = plain(x)
+        routing = self.route(w, p, x, positions)
+        if len(x) <= FEW:
+            return self.mix(w, p, x, routing, base, weighed=True)
+        weighed = (float32(plain(x)) * routing.weights).astype(plain(x).dtype)
+        return self.mix(w, p, weighed, replace(routing, weights=jnp.ones_like(routing.weights)), base)
 
 
 def model(config: Config) -> Decoder:
@@ -89,7 +92,7 @@ def model(config: Config) -> Decoder:
         "num_local_experts",
         Llama4Experts,
         intermediate=size,
-        scoring="selected",
+        scoring="selected_sigmoid",
         shared=Mlp(hidden, size, "silu", module="feed_forward.shared_expert"),
         shared_gate="",
         router="router",

@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
-
-from ...custom_kernels.ops.activations import float32
-from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ..config_keys import Config
 from ..config_values import count, flag, positive, refuse
 from ..layers.decoder import Decoder
-from ..layers.linear import linear
-from ..layers.moe import Experts
-from ..layers.norm import Input, Norm
-from ..layers.weights import Weights
+from ..layers.norm import Norm
 from .mixture import with_experts
 from .pre_norm import FULL, SLIDING, pre_norm, with_attention, with_windows
-
-
-@dataclass(frozen=True)
-class SparseMixerExperts(Experts):
-    """The two best experts, each weighted by a softmax over those near it and not chosen before it.
-
-    jitter: those are near whose score is within 2 * jitter of the best one's, relative to the larger of the two.
-    """
-
-    jitter: float = 0.01
-
-    def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
-        """Which experts x [T, hidden] goes to."""
-        logits = float32(linear(x, w[f"{p}{self.router}.weight"]))
-        routing = moe_route(logits, positions, k=self.k, scoring="selected")
-        return replace(routing, weights=sparse_mixer(logits, routing.ids, self.jitter))
-
-
-def sparse_mixer(logits: jax.Array, ids: jax.Array, jitter: float) -> jax.Array:
-    """float32 [T, k] for logits [T, experts] and the chosen experts [T, k], best first."""
-    number, left, weights = jnp.arange(logits.shape[1], dtype=jnp.int32), logits, []
-    for j in range(ids.shape[1]):
-        best = left.max(axis=-1, keepdims=True)
-        far = (best - logits) / jnp.maximum(jnp.abs(logits), best) > 2 * jitter
-        weights.append(1 / jnp.where(far, 0.0, jnp.exp(left - best)).sum(axis=-1))
-        left = jnp.where(ids[:, j : j + 1] == number, -jnp.inf, left)
-    return jnp.stack(weights, axis=-1)
 
 
 def model(config: Config) -> Decoder:
@@ -58,7 +23,7 @@ def model(config: Config) -> Decoder:
         config, decoder, [FULL if config.get("sliding_window") is None else SLIDING] * decoder.layers
     )
     norm, head_bias = Norm(decoder.norm.epsilon, "layer", bias=True), flag(config, "lm_head_bias", False)
-    fields = {"intermediate": count(config, "intermediate_size"), "kind": SparseMixerExperts}
+    fields = {"intermediate": count(config, "intermediate_size"), "scoring": "sparsemixer"}
     jitter = positive(config, "router_jitter_noise", 0.01)
     sparse = with_experts(config, decoder, "num_local_experts", jitter=jitter, **fields)
     return replace(sparse, norm=norm, head_bias=head_bias)

@@ -46,7 +46,7 @@ def test_routing(run_launches, case):
         assert_routed(run_route(run_launches, attributes, operands), want)
 
 
-@pytest.mark.parametrize("scoring", ["softmax", "selected", "sigmoid"])
+@pytest.mark.parametrize("scoring", ["softmax", "selected", "sigmoid", "selected_sigmoid"])
 def test_routing_of_numbers_that_are_none(run_launches, scoring):
     """A NaN comes last, infinities in their place, and no row changes another."""
     logits = route_logits("random", 6, 12)

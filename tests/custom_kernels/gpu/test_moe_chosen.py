@@ -35,6 +35,7 @@ def run_both(run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str
     weights = {w: tuple(n for n in v if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
     gate_up = (*weights["gate"], *weights["up"], *(("gate_bias", "up_bias") if how["biased"] else ()))
     gate_up += ("norm",) * how["normed"]
+    weighed = ("weights",) * how.get("weighed", False)
     down = (*weights["down"], *(("bias",) if how["biased"] else ()), "residual")
     logits = ("logits", "positions", *(("correction",) if route["biased"] else ()))
     of_down = {"format": how["format"], "k": how["k"], "biased": how["biased"], "added": True, "scale": 0.5}
@@ -44,10 +45,12 @@ def run_both(run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str
     )
     apart["bias"] = v["bias"]
     for op, attributes, names in (
-        ("moe_gate_up", how, ("x", *ROUTING, *gate_up)),
+        ("moe_gate_up", how, ("x", *ROUTING, *gate_up, *weighed)),
         ("moe_down", of_down, ("h", "weights", "places", *ROUTING, *down)),
     ):
         apart = run(lowered(op, attributes, apart, names).launches, apart)
+        if weighed:
+            apart["weights"] = np.ones_like(apart["weights"])
     bits = apart["weights"].reshape(-1).view(np.int32)
     apart["chosen"] = np.stack([apart["expert"], apart["order"], bits])
 
@@ -95,10 +98,28 @@ def test_choice_and_matmuls_are_those_of_three_launches(run_amd_launches, tokens
     assert_same(*run_both(run_amd_launches, v, {"normalize": True}, how))
 
 
-@pytest.mark.parametrize("tokens", [1, 6])
-def test_corrected_scores_in_groups(run_amd_launches, tokens):
-    v = few_tokens("mxfp4", tokens, "random")
-    assert_same(*run_both(run_amd_launches, v, GROUPED, {"format": "mxfp4", "k": 3, "normed": True}))
+ROUTERS = {
+    "corrected scores in groups": GROUPED,
+    "a sparse mixer": {"scoring": "sparsemixer", "jitter": 0.2},
+    "factors of the weights": {"normalize": True, "biased": True, "factored": True, "logit_scale": 0.5},
+}
+
+
+@pytest.mark.parametrize("route", ROUTERS.values(), ids=ROUTERS)
+def test_routers(run_amd_launches, route):
+    for tokens in (1, 6):
+        v = few_tokens("mxfp4", tokens, "random")
+        assert_same(*run_both(run_amd_launches, v, route, {"format": "mxfp4", "k": 3, "normed": True}))
+
+
+def test_weights_of_the_input(run_amd_launches):
+    """Llama 4: gate and up are multiplied; in launches of its own, x is, which is rounded elsewhere."""
+    for tokens in (1, 5):
+        v = few_tokens("mxfp4", tokens, "steps")
+        how = {"format": "mxfp4", "k": 1, "normed": True, "weighed": True}
+        apart, together = run_both(run_amd_launches, v, {"scoring": "selected_sigmoid"}, how)
+        assert together["chosen"].tobytes() == apart["chosen"].tobytes()
+        np.testing.assert_allclose(together["y"], apart["y"], rtol=1e-4, atol=1e-4)
 
 
 def test_a_gated_shared_expert(run_amd_launches):
