@@ -1,4 +1,4 @@
-"""The launches of a mixture of experts for few tokens that choose their experts themselves (compile/fuse_experts.py)."""
+"""The launches of a mixture of experts for few tokens that choose their experts: compile/fuse_experts.py."""
 
 from __future__ import annotations
 
