@@ -32,6 +32,8 @@ def _fused(sum_call: ir.Operation, rules: Mapping[str, LoweringRule], whole: Who
     if operands[0] != result or result in operands[1:] or attributes.get("summed"):
         return False
     of_sum = call_attributes(sum_call)
+    if of_sum.get("based", False):
+        return False
     base, x, *further = sum_call.operands
     operands = [x, *operands[1:], base, *further]
     made = {

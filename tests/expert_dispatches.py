@@ -77,8 +77,8 @@ def model_of(case: str, wide: bool) -> Any:
         changes |= {key: value for key, value in WIDE.items() if key != "head_dim" or case not in LATENT}
         changes |= {key: 256 for key in SIZES if key in changes}
         changes["num_key_value_heads"] = 4 if case in LATENT else 2
-    if kind == "gemma4_text":
-        changes |= {"head_dim": 16, "num_key_value_heads": 4}
+        if kind == "gemma4_text":
+            changes |= {"head_dim": 16, "num_key_value_heads": 4}
     config = transformers.AutoConfig.for_model(kind, **changes).to_dict()
     return model_from_config(normalized_config(config, Path("config.json")))
 

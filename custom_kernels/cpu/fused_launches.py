@@ -107,11 +107,11 @@ def _tile(
     return tile, ceil_div(tiles, tile)
 
 
-def add_normed_launch(scaled: bool, m: int, k: int, epsilon: float, offset: float) -> Launch:
-    """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`."""
+def add_normed_launch(scaled: bool, m: int, k: int, epsilon: float, offset: float, based: bool = False) -> Launch:
+    """Operands "base", "x", "sum norm" and, scaled, "factor", based, "base norm" -> "sum": `strixhlo.add_normed`."""
     tile = ceil_div(m, TOKENS_PER_WORKGROUP)
-    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
-    scalars = (m, k, float_bits(epsilon), float_bits(offset), int(scaled), tile)
+    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm", "base norm" if based else "sum norm")
+    scalars = (m, k, float_bits(epsilon), float_bits(offset), int(scaled), int(based), tile)
     return Launch("strixhlo_add_normed", inputs, (Output("sum", (m, k), "f32"),), scalars, ceil_div(m, tile))
 
 

@@ -21,15 +21,18 @@ KERNEL strixhlo_layer_norm_rows(BUFFER(const float, x), BUFFER(const float, norm
     layer_normalize_row(AT(x) + m * K, K, layer, biased ? AT(bias) : nullptr, AT(h) + m * K);
 }
 
-// y = (base + RMSNorm(x)) * factor, of rows alike: see custom_kernels/ops/add_normed.py.
+// y = (base + RMSNorm(x)) * factor, of rows alike, where `based` of the RMSNorm of base: see custom_kernels/ops/add_normed.py.
 KERNEL strixhlo_add_normed(BUFFER(const float, base), BUFFER(const float, x), BUFFER(const float, norm),
-                           BUFFER(const float, factor), BUFFER(float, y), int64_t M, int64_t K, int64_t epsilon_bits,
-                           int64_t offset_bits, int64_t scaled, int64_t row_tile, int64_t wg) {
+                           BUFFER(const float, factor), BUFFER(const float, base_norm), BUFFER(float, y), int64_t M,
+                           int64_t K, int64_t epsilon_bits, int64_t offset_bits, int64_t scaled, int64_t based,
+                           int64_t row_tile, int64_t wg) {
   const RmsNorm rms = {AT(norm), __builtin_bit_cast(float, int32_t(epsilon_bits)),
                        __builtin_bit_cast(float, int32_t(offset_bits))};
   const float scale = scaled ? *AT(factor) : 1.0f;
-  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++)
-    add_normed_row(AT(base) + m * K, AT(x) + m * K, K, rms, scale, AT(y) + m * K);
+  for (int64_t m = wg * row_tile; m < min((wg + 1) * row_tile, M); m++) {
+    if (based) normalize_row(AT(base) + m * K, K, {AT(base_norm), rms.epsilon, rms.offset}, AT(y) + m * K);
+    add_normed_row((based ? AT(y) : AT(base)) + m * K, AT(x) + m * K, K, rms, scale, AT(y) + m * K);
+  }
 }
 
 // y = base + scale * sigmoid(a column of logits) * x, of rows alike: see custom_kernels/ops/add_gated.py.

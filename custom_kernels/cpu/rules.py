@@ -65,8 +65,10 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering:
 
 def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:
     (m, k), a = types[0][0], attributes
-    launch = add_normed_launch(a["scaled"], m, k, a["epsilon"], a["offset"])
-    return Lowering(("base", "x", "sum norm", "factor")[: len(types)], (launch,), ("sum",))
+    based = bool(a.get("based", False))
+    launch = add_normed_launch(a["scaled"], m, k, a["epsilon"], a["offset"], based)
+    operands = ("base", "x", "sum norm", *("factor",) * a["scaled"], *("base norm",) * based)
+    return Lowering(operands, (launch,), ("sum",))
 
 
 def _layer_norm(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering:

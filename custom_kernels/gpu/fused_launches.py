@@ -141,10 +141,13 @@ def _tensors(
     return tuple(widths), tuple(dtypes)
 
 
-def add_normed_launch(scaled: bool, m: int, k: int, dtype: str, epsilon: float, offset: float) -> Launch:
-    """Operands "base", "x", "sum norm" and, scaled, "factor" -> "sum": `strixhlo.add_normed`, a workgroup a row."""
-    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm")
-    scalars = (k, float_bits(epsilon), float_bits(offset), int(scaled))
+def add_normed_launch(
+    scaled: bool, m: int, k: int, dtype: str, epsilon: float, offset: float, based: bool = False
+) -> Launch:
+    """Operands "base", "x", "sum norm" and, scaled, "factor", based, "base norm" -> "sum": `strixhlo.add_normed`, a
+    workgroup a row."""
+    inputs = ("base", "x", "sum norm", "factor" if scaled else "sum norm", "base norm" if based else "sum norm")
+    scalars = (k, float_bits(epsilon), float_bits(offset), int(scaled), int(based))
     symbol = with_elements("strixhlo_add_normed", dtype)
     return Launch(symbol, inputs, (Output("sum", (m, k), dtype),), scalars, m, NORM_THREADS)
 

@@ -137,9 +137,10 @@
   }
 #define ADD_NORMED(symbol, X)                                                                                   \
   KERNEL(NORM_THREADS)                                                                                          \
-  void symbol(IN(X, base), IN(X, x), IN(f32, norm), IN(f32, factor), OUT(X, y), u32 k, u32 epsilon_bits,         \
-              u32 offset_bits, u32 scaled) {                                                                    \
-    add_normed(base, x, {norm, BITS(epsilon_bits), BITS(offset_bits)}, scaled ? factor : nullptr, y, k);         \
+  void symbol(IN(X, base), IN(X, x), IN(f32, norm), IN(f32, factor), IN(f32, base_norm), OUT(X, y), u32 k,       \
+              u32 epsilon_bits, u32 offset_bits, u32 scaled, u32 based) {                                       \
+    add_normed(base, x, {norm, BITS(epsilon_bits), BITS(offset_bits)}, scaled ? factor : nullptr,                \
+               based ? base_norm : nullptr, y, k);                                                              \
   }
 
 #define BITS(name) __builtin_bit_cast(f32, name)

@@ -92,15 +92,23 @@ DEVICE void layer_norm_rows(const GLOBAL X* x, const RmsNorm norm, const GLOBAL 
   }
 }
 
-// y = (base + RMSNorm(x)) * factor, all [rows, K], a workgroup a row; factor: null for 1.
+// y = (base + RMSNorm(x)) * factor, all [rows, K], a workgroup a row; factor: null for 1. base_norm: the weight of an
+// RMSNorm of base, or null.
 template <class X>
 DEVICE void add_normed(const GLOBAL X* base, const GLOBAL X* x, const RmsNorm norm, const GLOBAL f32* factor,
-                       GLOBAL X* y, u32 k) {
+                       const GLOBAL f32* base_norm, GLOBAL X* y, u32 k) {
   const u64 first = (u64)workgroup_id() * (k / 4);
   const GLOBAL f32x4* weight = (const GLOBAL f32x4*)norm.weight;
   const f32 of_row = factor_of_row(x, k, norm.epsilon), scale = factor ? *factor : 1.0f;
+  f32 of_base = 0.0f;
+  if (base_norm) {
+    barrier();  // everybody has the first one
+    of_base = factor_of_row(base, k, norm.epsilon);
+  }
   for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
     const f32x4 added = normalized(load4(x, first + i), weight[i], of_row, norm.offset);
-    store4(y, first + i, (load4(base, first + i) + added) * scale);
+    f32x4 to = load4(base, first + i);
+    if (base_norm) to = normalized(to, ((const GLOBAL f32x4*)base_norm)[i], of_base, norm.offset);
+    store4(y, first + i, (to + added) * scale);
   }
 }

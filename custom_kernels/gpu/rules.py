@@ -73,8 +73,9 @@ def _argmax(_: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
 
 def _add_normed(attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     (m, k), dtype = types[0]
-    launch = add_normed_launch(attributes["scaled"], m, k, dtype, attributes["epsilon"], attributes["offset"])
-    operands = ("base", "x", "sum norm", "factor")[: len(types)]
+    a, based = attributes, bool(attributes.get("based", False))
+    launch = add_normed_launch(a["scaled"], m, k, dtype, a["epsilon"], a["offset"], based)
+    operands = ("base", "x", "sum norm", *("factor",) * a["scaled"], *("base norm",) * based)
     return None if k % 4 else Lowering(operands, (launch,), ("sum",))
 
 

@@ -74,8 +74,8 @@ class Norm:
     ) -> jax.Array:
         """(base + the norm of x) * factor, all [T, n] of one type but factor float32 [1] (None: 1)."""
         if self.kind == "rms" and not self.bias:
-            how = {"epsilon": self.epsilon, "offset": self.offset}
-            return add_normed(base, x, w[f"{name}.weight"].dense, **how, factor=factor)
+            weight = w[f"{name}.weight"].dense
+            return add_normed(base, x, weight, epsilon=self.epsilon, offset=self.offset, factor=factor)
         y = float32(base) + float32(self(x, w, name))
         return (y if factor is None else y * factor).astype(base.dtype)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import jax
-import jax.numpy as jnp
 
+from ...custom_kernels.ops.add_normed import add_normed
+from ...custom_kernels.ops.fused_matmul import InputNorm
 from ...custom_kernels.ops.moe_route import Routing, moe_route
 from ...errors import StrixhloError
 from ..config_keys import Config
 from ..config_values import count, shown, wrong
-from ..layers.linear import linear, projection_shapes
+from ..layers.linear import projection, projection_shapes
 from ..layers.moe import Experts
-from ..layers.norm import Input, Norm, plain, rms_norm
+from ..layers.norm import Input, Norm, Normed, plain
 from ..layers.weights import Weights
 
 GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
@@ -39,16 +40,23 @@ class Gemma4Experts(Experts):
     def beside(self, w: Weights, p: str, x: jax.Array, dense: jax.Array, positions: jax.Array) -> jax.Array:
         """The residual stream x and what the dense MLP gave, both [T, hidden] -> the sum of both parts."""
         after_dense, after, before = (p + name for name in NORMS)
-        mixed = self.mix(w, p, self.norm(x, w, before), self.route(w, p, x, positions))
-        return self.norm(dense, w, after_dense) + self.norm(mixed, w, after)
+        mixed = self.mix(w, p, self.norm.before_matmul(x, w, before), self.route(w, p, x, positions))
+        weight, of_dense = (w[f"{name}.weight"].dense for name in (after, after_dense))
+        epsilon, offset = self.norm.epsilon, self.norm.offset
+        return add_normed(dense, mixed, weight, epsilon=epsilon, offset=offset, base_weight=of_dense)
 
     def route(self, w: Weights, p: str, x: Input, positions: jax.Array) -> Routing:
         """Which experts x [T, hidden] goes to."""
-        seen = rms_norm(plain(x), w[f"{p}router.scale"].dense * self.hidden**-0.5, self.norm.epsilon)
-        logits = linear(seen, w[f"{p}router.proj.weight"])
-        routing = moe_route(logits, positions, k=self.k, scoring="softmax", normalize=True)
-        factor = jnp.take(w[f"{p}router.per_expert_scale"].dense, routing.ids, mode="clip")
-        return replace(routing, weights=routing.weights * factor)
+        seen = Normed(plain(x), InputNorm(w[f"{p}router.scale"].dense, self.norm.epsilon))
+        return moe_route(
+            projection(seen, w, f"{p}router.proj"),
+            positions,
+            k=self.k,
+            scoring="softmax",
+            normalize=True,
+            logit_scale=self.hidden**-0.5,
+            factors=w[f"{p}router.per_expert_scale"].dense,
+        )
 
 
 def gemma4_experts(config: Config, hidden: int, norm: Norm, activation: str) -> Gemma4Experts:

@@ -57,13 +57,14 @@ def all_symbols() -> set[str]:
             scale=1.0,
         )
     launches += argmax_launches(1, 16)
-    moe = {f"strixhlo_moe_{name}" for name in ("route", "gather", "activate", "combine", "gate_up_few", "down_few")}
+    few = {f"{name}_{how}" for name in ("gate_up", "down") for how in ("few", "chosen")}
+    moe = {f"strixhlo_moe_{name}" for name in ("route", "gather", "activate", "combine", *few)}
     kernels = {weight_kernel(name, types) for name in FORMATS}
     moe |= {f"strixhlo_moe_rows_{name}" for name in ({k.name for k in kernels} | {"f32", "f16", "bf16"})}
     moe |= {f"strixhlo_moe_rows_{k.name}_int8" for k in kernels if k.integer}
     forms = ("matmul_1", "matmul_2", "matmul_3", "gated_few", "gated_many")
     fused = {f"strixhlo_fused_{form}" for form in forms}
-    fused |= {f"strixhlo_{name}" for name in ("norm_rows", "layer_norm_rows", "add_normed", "embedding")}
+    fused |= {f"strixhlo_{name}" for name in ("norm_rows", "layer_norm_rows", "add_normed", "add_gated", "embedding")}
     return moe | fused | {launch.symbol for launch in launches}
 
 
