@@ -239,9 +239,9 @@ class Build(_Record):
     schema_version: int
     target: str
     program_sha256: str  # of the program.mlir that it was compiled from
-    key: str  # hash of all that a build depends on, these two among it; "" in builds of versions that kept neither
-    lowering_sha256: str = ""  # of the sources that lowered it and compute in it, see build_inputs.py
-    interface_sha256: str = ""  # of what the manifest said of the program
+    key: str  # hash of all that a build depends on, these two (build_inputs.py) among it
+    lowering_sha256: str = ""  # "": of a version that did not keep them
+    interface_sha256: str = ""
     flags: tuple[str, ...]
     versions: dict[str, str]
     cpu_features: tuple[str, ...] = ()
@@ -341,7 +341,7 @@ def _check_places(path: Path, manifest: Manifest, size: int) -> None:
         if not file.is_file() or file.stat().st_size != reference.bytes:
             raise StrixhloError(
                 f"{path}: was exported with --reference and uses weights in {file}, which is missing or has changed;"
-                f" put it back, or export again"
+                " put it back, or export again"
             )
         sizes.append(reference.bytes)
     for name, parameter in manifest.parameters.items():
@@ -374,14 +374,9 @@ def read_record(path: Path, kind: type[_R], what: str) -> _R:
         raise StrixhloError(f"{path}: cannot be read ({error}); make the {what} again") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
-        raise StrixhloError(
-            f"{path}: schema version {version}, this strixhlo reads {SCHEMA_VERSION}; "
-            + (
-                "upgrade strixhlo"
-                if isinstance(version, int) and version > SCHEMA_VERSION
-                else f"make the {what} again"
-            )
-        )
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        advice = "upgrade strixhlo" if newer else f"make the {what} again"
+        raise StrixhloError(f"{path}: schema version {version}, this strixhlo reads {SCHEMA_VERSION}; {advice}")
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
@@ -392,7 +387,7 @@ def read_record(path: Path, kind: type[_R], what: str) -> _R:
 
 def write_record(path: Path, record: BaseModel) -> None:
     """Write a record as indented JSON, atomically."""
-    atomic_write(path, (json.dumps(record.model_dump(mode="json"), indent=1) + "\n").encode())
+    atomic_write(path, f"{json.dumps(record.model_dump(mode='json'), indent=1)}\n".encode())
 
 
 def sha256_file(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoint_logits import random_llama, save
 from tokenizers.pre_tokenizers import ByteLevel
 
 F32, Q4_1 = 0, 3
@@ -180,3 +181,9 @@ def llama_cpp() -> Iterator[Callable[[Path], LlamaCpp]]:
 
     yield start
     running.clear()
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama that is not quantized."""
+    return save(random_llama(), tmp_path_factory.mktemp("plain"))
