@@ -51,7 +51,7 @@ def prepare(folder: Path, short: bool = False) -> None:
     random = np.random.default_rng(0)
     plan: list[dict[str, Any]] = []
     alone = {kind: replace(H200, stripes=kind, stripe_workgroups=H200.multiprocessors) for kind in STRIPES}
-    chips = {"": H200, "wide": alone["wide_stripes"], "deep": alone["deep_stripes"]}
+    chips = {"": H200, "deep": alone["deep_stripes"]}
     for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
         fmt = DEFINED[name]
 

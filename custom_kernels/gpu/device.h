@@ -150,12 +150,10 @@ DEVICE f32 sum_over_wave(f32 value) {
 }
 #if defined(__NVPTX__)
 DEVICE u32 largest_of_wave(u32 value) {
-  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(value));
-  return value;
+  return (u32)__nvvm_redux_sync_umax((i32)value, -1);
 }
 DEVICE u32 smallest_of_wave(u32 value) {
-  asm volatile("redux.sync.min.u32 %0, %0, 0xffffffff;" : "+r"(value));
-  return value;
+  return (u32)__nvvm_redux_sync_umin((i32)value, -1);
 }
 #else
 DEVICE u32 largest_of_wave(u32 value) {

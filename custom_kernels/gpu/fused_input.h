@@ -33,8 +33,10 @@ struct RowFactors {
 
 // Up to M rows of x [m, k]: `at` gives what is multiplied with the weights, apart from a factor of each row. SUM is not
 // for a LayerNorm.
-template <u32 M, u32 THREADS, u32 SUM_, u32 NORM, class X>
+template <u32 M, u32 THREADS, u32 SUM_, u32 NORM_, class X>
 struct FusedInput {
+  using Raw = Four<X>;
+  static constexpr u32 SUM = SUM_, NORM = NORM_;
   static constexpr bool LAYER = NORM >= INPUT_LAYER;
   static_assert(SUM_ == NO_SUM || !LAYER);
   const GLOBAL X* x;
@@ -94,10 +96,15 @@ struct FusedInput {
       v = (v - RowFactors<M>::mean[row]) * RowFactors<M>::scale[row] * weight;
       if constexpr (NORM == INPUT_LAYER_BIASED) v += ((const GLOBAL f32x4*)bias)[i];
     } else if constexpr (NORM == INPUT_RMS) {
-      UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
-      v *= weight;
+      v = finished(row, v, weight);
     }
     return v;
+  }
+  // The same of a row of x that is there, with an RMSNorm alone: its numbers, and `at` of them.
+  __attribute__((always_inline)) Raw raw(u32 row, u32 i) const { return ask4(x, row * (here(k) / 4) + i); }
+  __attribute__((always_inline)) f32x4 finished(u32 row, f32x4 v, f32x4 weight) {
+    UNROLL for (u32 c = 0; c < 4; c++) squares[row] = multiply_add(v[c], v[c], squares[row]);
+    return v * weight;
   }
 
   // By what the results of each row are multiplied after an RMSNorm, once all columns have been asked for. All threads

@@ -23,7 +23,7 @@ from .gemm_tiles import choose_matrix_tile, choose_tile, tiled
 from .kernels import DENSE, GEMV_ROWS, GEMV_WEIGHT_ROWS, stripe_local, weight_name
 from .kernels import threads as threads_of
 from .launches import (
-    STRIPE,
+    EIGHT,
     WAVE,
     Chip,
     dense_matmul_launches,
@@ -205,9 +205,9 @@ def _launch(
 def _first_workgroups(kernel: FusedKernel, columns: Sequence[int], workgroups: int) -> int:
     """Of weights of several formats in stripes the workgroups at which the second and the third format begin, 16 bits
     each; columns: of each weight."""
-    stripes = [sum(ceil_div(columns[t], STRIPE) for t in numbers) for _, numbers in kernel.groups]
+    eights = [sum(ceil_div(columns[t], EIGHT) for t in numbers) for _, numbers in kernel.groups]
     bytes_of = [_row_bytes(weight) for weight, _ in kernel.groups]
-    ends = accumulate(shared_out(stripes, bytes_of, workgroups)[:-1])
+    ends = accumulate(shared_out(eights, bytes_of, workgroups)[:-1])
     return sum(end << 16 * i for i, end in enumerate(ends))
 
 

@@ -30,7 +30,7 @@ from .kernels import (
 )
 
 WAVE = 32
-STRIPE = 16  # weight rows of a stripe
+EIGHT = 8  # weight rows that a workgroup of stripes has at least: half of a stripe
 GEMM_TILE_N = 64  # columns of y of a workgroup of gemm.h
 ARGMAX_THREADS = 256
 GEMV_SHARES = (20, 40, 80, 160, 320, 800, 2**30)  # most workgroups of a gemv that are tried
@@ -125,14 +125,14 @@ def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gat
     """Workgroups of a matmul of few rows in stripes; 0 where another kernel is better. The answer is the same for any
     number of rows.
 
-    name: of the weights' kernels; columns: of the result, from each weight of k columns; gated: gate and up, half of a
-    stripe each.
+    name: of the weights' kernels; columns: of the result, from each weight of k columns; gated: gate and up, whose
+    rows are as many.
     """
     if not (chip.stripe_workgroups and striped(name, k)):
         return 0
-    stripes = sum(ceil_div(n, STRIPE // 2 if gated else STRIPE) for n in columns)
-    rule = {"stripe_workgroups": min(stripes, chip.stripe_workgroups)}
-    options = [{"stripe_workgroups": min(stripes, most)} for most in (0, 132, 264, 528)]
+    eights = sum(ceil_div(n, EIGHT) for n in columns)
+    rule = {"stripe_workgroups": min(eights, chip.stripe_workgroups)}
+    options = [{"stripe_workgroups": min(eights, most)} for most in (0, 132, 264, 528)]
     question = Question("gated_stripes" if gated else "stripes", name, 0, (*columns, k))
     return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
 

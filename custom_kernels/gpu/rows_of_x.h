@@ -109,89 +109,145 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
   }
 }
 
-// Puts what stages `first` and on, `stages` of them, take of the first m rows of x; zeros where k ends. at(row, i): float4
-// number i of row `row`, of a row that is there.
+// What was loaded is asked for here, not later: the compiler would move loads of what nobody writes to where they are needed.
+#if defined(__NVPTX__)
+DEVICE void asked(u32x4& v) { asm volatile("" : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])); }
+DEVICE void asked(u32x2& v) { asm volatile("" : "+r"(v[0]), "+r"(v[1])); }
+#else
+DEVICE void asked(u32x4&) {}
+DEVICE void asked(u32x2&) {}
+#endif
+DEVICE void asked(f32x4& v) {
+  u32x4 bits = __builtin_bit_cast(u32x4, v);
+  asked(bits);
+  v = __builtin_bit_cast(f32x4, bits);
+}
+DEVICE void asked(f16x4& v) {
+  u32x2 bits = __builtin_bit_cast(u32x2, v);
+  asked(bits);
+  v = __builtin_bit_cast(f16x4, bits);
+}
+
+// Puts what the stages of a wave take of the first m rows of x into local memory; zeros where k ends. At: load(row, i), float4
+// number i of row `row`, of a row that is there, as `Raw`; finish(raw, row, i), as numbers.
 //
 // Half a wave has a piece. Which one depends on the piece alone, and pieces come in their order, so that what a thread adds
 // up of a row, and the sum of all threads, is the same for any number of rows; only halves of a wave may change places.
 template <class S, class At>
 struct PutRows {
   using C = S::C;
-  static constexpr u32 M = S::M, OF_PIECE = PIECE / 8, HALVES = S::THREADS / OF_PIECE;
+  using Raw = At::Raw;
+  static constexpr u32 M = S::M, OF_PIECE = PIECE / 8;
   static constexpr bool APART = C::ORDER == LINEAR || C::ORDER == ADJACENT;  // a lane's columns
   // A chunk of a piece a wave: half a wave has even rows, the other one odd ones.
-  static constexpr bool BY_ROWS = S::CHUNK * S::TOGETHER == 1 && S::SIDES == 1;
-  static constexpr u32 ROWS = M < 4 ? M : 4, PIECES = 4 / ROWS;  // whose loads are under way together
-  u32 first, stages, m, k;
-  const At& at_row;
+  static constexpr bool BY_ROWS = S::CHUNK * S::TOGETHER == 1;
+  static constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages that both halves have at a time
+  // Whose loads are under way together.
+  static constexpr u32 ROWS = M < 4 ? M : 4, MOST = (sizeof(Raw) <= 16 ? 8 : 4) / ROWS, PIECES = BY_ROWS || MOST == 0 ? 1 : MOST;
+  static constexpr u32 STAGES = PIECES * OF_Z;
+  static constexpr bool EARLY = M <= 4 && !BY_ROWS;
+  struct Held {
+    Raw of[PIECES][ROWS][2];
+  };
+  At at;
+  u32 m, k;
 
   // What a thread has of a piece: its number in local memory, a lane's columns as float4s.
   struct Item {
     u32 piece, block, of_x;
     bool there, inside;
   };
-  MEMBER Item item_of(u32 z, u32 wave, u32 half) const {
-    const u32 j = lane_id() % OF_PIECE, piece = ((z - first) * S::SHARING + wave) * S::TOGETHER + (S::TOGETHER == 2 ? half : 0);
+  MEMBER Item item_of(u32 first, u32 z, u32 until) const {
+    const u32 j = lane_id() % OF_PIECE, half = lane_id() / OF_PIECE;
+    const u32 piece = ((z - first) * S::SHARING + wave_id()) * S::TOGETHER + (S::TOGETHER == 2 ? half : 0);
     const u32 block = S::block_of_x(first, piece, j / 4);
-    return {piece, j / 4, block * 8 + j % 4 * (APART ? 1 : 2), z < first + stages, block < k / BLOCK};
+    return {piece, j / 4, block * 8 + j % 4 * (APART ? 1 : 2), z < until, block < k / BLOCK};
   }
-  MEMBER void load(const Item& item, u32 row, f32x4 (&v)[2]) const {
+  MEMBER u32 stage(u32 z, u32 i) const { return z + i * OF_Z + (OF_Z == 2 ? lane_id() / OF_PIECE : 0); }
+  MEMBER void load(const Item& item, u32 row, Raw (&v)[2]) {
     UNROLL for (u32 h = 0; h < 2; h++) {
-      if (item.there && item.inside && row < m) v[h] = at_row(row, item.of_x + (APART ? 4 * h : h));
+      if (item.there && item.inside && row < m) v[h] = at.load(row, item.of_x + (APART ? 4 * h : h));
+      asked(v[h]);
     }
   }
-  MEMBER void put(const Item& item, u32 row, const f32x4 (&v)[2]) const {
+  MEMBER void put(const Item& item, u32 row, const Raw (&raw)[2]) {
+    f32x4 v[2] = {};
+    UNROLL for (u32 h = 0; h < 2; h++) {
+      if (item.there && item.inside && row < m) v[h] = at.finish(raw[h], row, item.of_x + (APART ? 4 * h : h));
+    }
     put_x<S>(row, item.piece, item.block, lane_id() % 4, v[0], v[1], item.there && row < m);
   }
 
-  MEMBER void by_rows() const {
+  MEMBER void by_rows(u32 first, u32 until) {
     const u32 half = lane_id() / OF_PIECE ^ first % 2;
-    const Item item = item_of(first, wave_id(), 0);
+    const Item item = item_of(first, first, until);
     UNROLL for (u32 start = 0; start < M; start += 2 * ROWS) {
       if (start >= m) continue;
-      f32x4 v[ROWS][2] = {};
+      Raw v[ROWS][2] = {};
       UNROLL for (u32 r = 0; r < ROWS; r++) {
         UNROLL for (u32 s = 0; s < 2; s++) {  // rows as constants
           if (half == s) load(item, start + 2 * r + s, v[r]);
         }
       }
-      UNROLL for (u32 r = 0; r < ROWS; r++) put(item, start + 2 * r + half, v[r]);
+      UNROLL for (u32 r = 0; r < ROWS; r++) {
+        f32x4 four[2] = {};
+        UNROLL for (u32 s = 0; s < 2; s++) {
+          if (half == s && item.there && item.inside && start + 2 * r + s < m) {
+            UNROLL for (u32 h = 0; h < 2; h++) four[h] = at.finish(v[r][h], start + 2 * r + s, item.of_x + (APART ? 4 * h : h));
+          }
+        }
+        const u32 row = start + 2 * r + half;
+        put_x<S>(row, item.piece, item.block, lane_id() % 4, four[0], four[1], item.there && row < m);
+      }
     }
   }
-  MEMBER void by_pieces() const {
-    constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages of ROUND pieces
-    constexpr u32 ROUND = 2 * S::SHARING;
-    const u32 begin = first / OF_Z * ROUND, end = ceil_div(first + stages, OF_Z) * ROUND, mine = thread_id() / OF_PIECE;
-    for (u32 q = begin + (mine + HALVES - begin % HALVES) % HALVES; q < end; q += PIECES * HALVES) {
-      UNROLL for (u32 start = 0; start < M; start += ROWS) {
-        if (start >= m) continue;
-        f32x4 v[PIECES][ROWS][2] = {};
-        Item items[PIECES];
-        UNROLL for (u32 i = 0; i < PIECES; i++) {
-          const u32 here = q + i * HALVES, half = here % 2;
-          items[i] = item_of(OF_Z == 1 ? here / ROUND : here / ROUND * 2 + half, here / 2 % S::SHARING, half);
-          UNROLL for (u32 r = 0; r < ROWS; r++) load(items[i], start + r, v[i][r]);
-        }
-        UNROLL for (u32 i = 0; i < PIECES; i++) {
-          if (q / 2 * 2 + i * HALVES >= end) continue;  // the same for the whole wave
-          UNROLL for (u32 r = 0; r < ROWS; r++) {
-            if (start + r < m) put(items[i], start + r, v[i][r]);
-          }
+
+  // Of rows `start` to start + ROWS - 1, and of those pieces that count: `begin` to `end` - 1.
+  MEMBER void load(u32 z, u32 until, Held& held, u32 start = 0, u32 begin = 0, u32 end = PIECES) {
+    UNROLL for (u32 i = 0; i < PIECES; i++) {
+      if (i < begin || i >= end) continue;
+      UNROLL for (u32 r = 0; r < ROWS; r++) {
+        UNROLL for (u32 h = 0; h < 2; h++) held.of[i][r][h] = Raw{};
+        load(item_of(0, stage(z, i), until), start + r, held.of[i][r]);
+      }
+    }
+  }
+  MEMBER void put(u32 first, u32 z, u32 until, const Held& held, u32 start = 0, u32 begin = 0, u32 end = PIECES) {
+    UNROLL for (u32 i = 0; i < PIECES; i++) {
+      if (i < begin || i >= end || z + i * OF_Z >= until) continue;  // the same for the whole wave
+      const Item item = item_of(first, stage(z, i), until);
+      UNROLL for (u32 r = 0; r < ROWS; r++) {
+        if (start + r < m) put(item, start + r, held.of[i][r]);
+      }
+    }
+  }
+  // Fewer at a time: the registers are not free for more then.
+  MEMBER void load_and_put(u32 first, u32 z, u32 until) {
+#if defined(__NVPTX__)
+    asm volatile("" : "+r"(z));  // addresses are made here: else they wait in registers while the wave multiplies
+#endif
+    if constexpr (BY_ROWS) {
+      by_rows(first, until);
+    } else {
+      constexpr u32 AT_ONCE = PIECES > 1 ? PIECES / 2 : 1;
+      UNROLL for (u32 begin = 0; begin < PIECES; begin += AT_ONCE) {
+        UNROLL for (u32 start = 0; start < M; start += ROWS) {
+          if (start >= m || z + begin * OF_Z >= until) continue;
+          Held held;
+          load(z, until, held, start, begin, begin + AT_ONCE);
+          put(first, z, until, held, start, begin, begin + AT_ONCE);
         }
       }
     }
   }
 };
 
-template <class S, class At>
-DEVICE void put_rows(u32 first, u32 stages, u32 m, u32 k, const At& at) {
-#if defined(__NVPTX__)
-  asm volatile("" : "+r"(first));  // addresses are made here: else they wait in registers while the wave multiplies
-#endif
-  const PutRows<S, At> rows = {first, stages, m, k, at};
-  if constexpr (PutRows<S, At>::BY_ROWS) {
-    rows.by_rows();
-  } else {
-    rows.by_pieces();
-  }
-}
+// Rows of x as they are.
+template <class X>
+struct RowsOfX {
+  using Raw = Four<X>;
+  const GLOBAL X* x;
+  u32 k;
+  MEMBER Raw load(u32 row, u32 i) const { return ask4(x, (u64)row * (k / 4) + i); }
+  MEMBER f32x4 finish(Raw raw, u32, u32) const { return widen4(raw); }
+};

@@ -6,8 +6,8 @@
 #include "weights.h"
 
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
-// Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a wide one, what an H100 has.
-inline constexpr u32 STRIPE_LOCAL = 98 * 1024, WIDE_STRIPE_LOCAL = 200 * 1024;
+// Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a deep one, what an H100 has.
+inline constexpr u32 STRIPE_LOCAL = 98 * 1024, DEEP_STRIPE_LOCAL = 226 * 1024;
 
 // The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
 template <class W>
@@ -20,13 +20,13 @@ struct StripeRows {
   }
 };
 
-// The stripes of one of `workgroups`, of this one if nothing is said: those of the first, which run on different
-// multiprocessors, may be one more.
+// The share of one of `workgroups`, of this one if nothing is said, of `count` neighbouring things: those of the first, which
+// run on different multiprocessors, may be one more.
 struct StripeShare {
   u32 begin, end;
 
-  MEMBER StripeShare(u32 stripes, u32 workgroups, u32 id = workgroup_id()) {
-    const u32 each = stripes / workgroups, more = stripes % workgroups;
+  MEMBER StripeShare(u32 count, u32 workgroups, u32 id = workgroup_id()) {
+    const u32 each = count / workgroups, more = count % workgroups;
     begin = id * each + smaller(id, more);
     end = begin + each + (id < more);
   }

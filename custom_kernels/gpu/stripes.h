@@ -14,14 +14,13 @@
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-// X: the type of x. SHARING: waves that share a stripe. SIDES: groups of those, which take stripes in turn and share what is in
-// local memory of x.
-template <u32 M_, class W_, class X, u32 SIDES_, u32 SHARING_>
+// X: the type of x. SHARING: waves of a workgroup, which share each stripe.
+template <u32 M_, class W_, class X, u32 SHARING_>
 struct Stripes {
-  static constexpr u32 M = M_, SIDES = SIDES_, SHARING = SHARING_;
+  static constexpr u32 M = M_, SHARING = SHARING_;
   using W = W_;
-  static constexpr u32 WAVES = SIDES * SHARING, THREADS = WAVES * WAVE;
-  static constexpr u32 LOCAL_BYTES = WAVES == 8 ? STRIPE_LOCAL : WIDE_STRIPE_LOCAL;
+  static constexpr u32 WAVES = SHARING, THREADS = WAVES * WAVE;
+  static constexpr u32 LOCAL_BYTES = WAVES == 8 ? STRIPE_LOCAL : DEEP_STRIPE_LOCAL;
   using C = StripeCodes<W>;
   static constexpr bool INTEGER = C::INTEGER, WIDE = sizeof(X) == 4, PAIRED = C::PAIRED;
   // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each other.
@@ -32,7 +31,8 @@ struct Stripes {
   static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
-  static constexpr u32 COLUMNS = WAVES * (WIDE ? 1024 : 2048) / M;  // of x in local memory
+  // Columns of x in local memory.
+  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? WIDE ? 25600 : 32768 : WAVES * (WIDE ? 1024 : 2048) / M;
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -46,8 +46,11 @@ struct Stripes {
   static constexpr u32 stages(u32 slots) {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
-  static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2, MOST = SIDES * EACH;  // stripes at once: of a side, of all
-  static constexpr u32 STAGES = stages(EACH) < 5 ? stages(EACH) : 5;  // in local memory, all but one under way
+  static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes whose sums are in local memory at once
+#ifndef MOST_STAGES
+#define MOST_STAGES 3
+#endif
+  static constexpr u32 STAGES = stages(EACH) < MOST_STAGES ? stages(EACH) : MOST_STAGES;  // in local memory, all but one under way
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
   static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
@@ -60,7 +63,7 @@ struct Stripes {
   DEVICE LOCAL f32& sum_of_x(u32 block, u32 group, u32 row) {
     return ((LOCAL f32*)(local() + UNITS_AT))[M * COLUMNS / PIECE + (block * GROUPS + group) * M + row];
   }
-  // Of a wave of the workgroup, of a stripe of its side.
+  // Of a wave, of a stripe.
   DEVICE LOCAL f32& total(u32 wave, u32 slot, u32 number, u32 lane) {
     return ((LOCAL f32*)(local() + SUMS_AT))[((wave * EACH + slot) * NUMBERS + number) * WAVE + lane];
   }
@@ -84,15 +87,20 @@ struct Stripes {
     return (all + SHARING - 1 - wave) / SHARING * (PIECES / TOGETHER);
   }
 
-  // The stages of a wave in the order in which they are used: by columns of x, then stripes, then stages.
+  // The stages of a wave in the order in which they are used: EACH stripes at a time, of those by columns of x, then stripes,
+  // then stages.
   struct Place {
-    u32 z, slot, first, end;
-    // To the next; whether it is of another stripe.
-    MEMBER bool step(u32 count, u32 all) {
+    u32 z, slot, first, end, base;
+    // To the next; whether it is of another stripe. all: stages of a stripe.
+    MEMBER bool step(u32 stripes, u32 all) {
       if (++z < end) return false;
-      if (++slot == count) {
+      if (++slot == EACH || base + slot == stripes) {
         slot = 0;
         first += CHUNK;
+        if (first >= all) {
+          first = 0;
+          base += EACH;
+        }
         end = smaller(all, first + CHUNK);
       }
       z = first;
@@ -104,6 +112,7 @@ struct Stripes {
   struct Feed {
     const GLOBAL u8* codes[COPIES];
     const GLOBAL u8* planes[C::PLANES ? C::PLANES : 1];
+    bool high;  // whether rows 8 and on are there
   };
   DEVICE u32 copy_at(u32 i) {  // in a row
     const u32 chunk = (i * WAVE + lane_id()) % ROW_COPIES;
@@ -111,6 +120,7 @@ struct Stripes {
   }
   DEVICE Feed feed_of(const StripeRows<W>& rows, u32 k) {
     Feed feed = {};
+    feed.high = rows.high_first < rows.high_end;
     UNROLL for (u32 i = 0; i < COPIES; i++) {
       const u32 row = (i * WAVE + lane_id()) / ROW_COPIES, of_tensor = rows.in_tensor(smaller(row, STRIPE - 1));
       const GLOBAL u8* codes = (const GLOBAL u8*)(row < 8 ? rows.low : rows.high).parts.codes;
@@ -131,7 +141,8 @@ struct Stripes {
       const u32 item = i * WAVE + lane_id();
       LOCAL u8* place = to + item / ROW_COPIES * ROW_STRIDE + item % ROW_COPIES * 16;
       if ((i + 1) * WAVE <= STRIPE * ROW_COPIES || item < STRIPE * ROW_COPIES) {
-        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), from + copy_at(i) < row_bytes);
+        const bool there = (i + 1) * WAVE <= 8 * ROW_COPIES || (i * WAVE < 8 * ROW_COPIES && item < 8 * ROW_COPIES) || feed.high;
+        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes);
       }
     }
     if constexpr (C::PLANES > 0) {  // of all 256 columns
@@ -139,7 +150,8 @@ struct Stripes {
       UNROLL for (u32 i = 0; i < C::PLANES; i++) {
         const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES), at = item % (2 * C::PLANES) * 16;
         LOCAL u8* place = to + STRIPE * ROW_STRIDE + row * PLANE_STRIDE + at;
-        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), of_planes + at < k / 8 * C::PLANES);
+        const bool there = row < 8 || feed.high;
+        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES);
       }
     }
   }
@@ -297,105 +309,201 @@ struct Stripes {
     }
   }
 
-  // Sums of the stripes rows_of_stripe(0) to rows_of_stripe(stripes - 1), at most MOST, for `each_result`. fill(first, stages) puts what of x
-  // stages `first` and on take into local memory; `there`: all of x is in it; `others` may still read what was there.
-  template <class RowsOf, class Fill>
-  DEVICE void sum_stripes(u32 stripes, u32 k, const RowsOf& rows_of_stripe, bool others, bool& there, const Fill& fill) {
-    const u32 wave_of_all = wave_id(), lane = lane_id();
-    const u32 wave = SIDES == 1 ? wave_of_all : wave_of_all % SHARING, side = SIDES == 1 ? 0 : wave_of_all / SHARING;
-    const u32 count = (stripes + SIDES - 1 - side) / SIDES;
-    const u32 most = stages_of(k, 0), all = SIDES == 1 || count ? stages_of(k, wave) : 0;
-    LOCAL u8* ring = local() + wave_of_all * STAGES * STAGE_BYTES;
-    const auto rows_of = [&](u32 slot) __attribute__((always_inline)) {
-      return rows_of_stripe(SIDES == 1 ? slot : smaller(slot * SIDES + side, stripes - 1));
+  // For each stripe of this workgroup, rows_of(0) to rows_of(stripes - 1), its sums. fill.load(z, end, held) asks for what of x
+  // stages z to end - 1 of this wave take, fill.put(first, z, end, held) puts it into local memory, where the first stage there is
+  // `first`; finish(stripe, count) is called by all threads once `each_result` has the sums of `count` stripes from number
+  // `stripe` on.
+  //
+  // A wave puts there what it takes itself, and asks for codes ahead across stripes: nothing but the last codes waits for
+  // memory. Its first loads of x come before those of codes, for behind them they would wait for as long.
+  template <class RowsOf, class Fill, class Finish>
+  DEVICE void each_stripe(u32 stripes, u32 k, const RowsOf& rows_of, Fill& fill, const Finish& finish) {
+    constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK;
+    const u32 all = stages_of(k, wave_id());
+    typename Fill::Held held;
+    if constexpr (Fill::EARLY) {
+      fill.load(0, smaller(all, FILLED), held);
+      barrier();  // no wave's codes are asked for before another's x
+    }
+    const auto put_early = [&]() __attribute__((always_inline)) {
+      if constexpr (Fill::EARLY) fill.put(0, 0, smaller(all, FILLED), held);
     };
+    if constexpr (M == 1) {
+      if (k <= COLUMNS) return each_with_all_of_x(stripes, k, all, rows_of, fill, put_early, finish);
+    }
+    each_by_columns(stripes, k, all, rows_of, fill, put_early, finish);
+  }
 
-    Place asked = {0, 0, 0, smaller(all, CHUNK)}, next = asked;
-    u32 asked_stage = 0;
-    Feed feed = feed_of(rows_of(0), k);
+  // What a wave has under way: stages of codes, and scales one stage ahead.
+  template <class RowsOf>
+  struct Stream {
+    u32 k;
+    const RowsOf& rows_of;
+    Feed feed;
+    StripeRows<W> rows;
+    u32 of_tensor[2];
+    Scales coming;
+    LOCAL u8* ring;
+    LOCAL u8* from;  // the stage that comes next
+    LOCAL u8* to;    // the one that is free
+
+    MEMBER Stream(u32 k, const RowsOf& rows_of)
+        : k(k), rows_of(rows_of), feed(feed_of(rows_of(0), k)), rows(rows_of(0)), of_tensor{}, coming{},
+          ring(local() + wave_id() * STAGES * STAGE_BYTES), from(ring), to(ring) {}
+    MEMBER void ask(u32 z) { ask_for_stage(feed, block_of(z, wave_id()), k, to); }
+    MEMBER void ask_scales(u32 z) { ask_for_scales(coming, rows, of_tensor, block_of(z, wave_id()), k); }
+    MEMBER void scales_of_stripe(u32 stripe) {
+      rows = rows_of(stripe);
+      UNROLL for (u32 r = 0; r < 2; r++) of_tensor[r] = rows.in_tensor(lane_id() / 4 + 8 * r);
+    }
+    MEMBER LOCAL u8* after(LOCAL u8* stage) const { return stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES; }
+    MEMBER void next_stage() { to = from, from = after(from); }
+  };
+
+  // Where all of x is in local memory.
+  template <class RowsOf, class Fill, class Put, class Finish>
+  DEVICE void each_with_all_of_x(u32 stripes, u32 k, u32 all, const RowsOf& rows_of, Fill& fill, const Put& put_early,
+                                 const Finish& finish) {
+    constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK;
+    const u32 wave = wave_id(), lane = lane_id();
+    Stream<RowsOf> stream(k, rows_of);
+    u32 asked = 0, asked_stripe = all ? 0 : stripes;
     const auto ask = [&]() __attribute__((always_inline)) {
-      if (asked.z < all) {
-        ask_for_stage(feed, block_of(asked.z, wave), k, ring + asked_stage * STAGE_BYTES);
-        asked_stage = asked_stage + 1 == STAGES ? 0 : asked_stage + 1;
-        if (asked.step(count, all) && asked.z < all) feed = feed_of(rows_of(asked.slot), k);
+      if (asked_stripe < stripes) {
+        stream.ask(asked);
+        if (++asked == all) {
+          asked = 0;
+          if (++asked_stripe < stripes) stream.feed = feed_of(rows_of(asked_stripe), k);
+        }
       }
       end_group();
     };
-    _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) ask();
-    // Scales are asked for one stage ahead.
-    StripeRows<W> rows = rows_of(0);
-    u32 of_tensor[2] = {rows.in_tensor(lane / 4), rows.in_tensor(lane / 4 + 8)};
-    Scales coming = {};
-    const auto ask_scales = [&]() __attribute__((always_inline)) {
-      if (next.z < all) ask_for_scales(coming, rows, of_tensor, block_of(next.z, wave), k);
-    };
-    ask_scales();
-    if (others) barrier();  // the sums of before are read
-    for (u32 i = 0; i < count * NUMBERS; i++) total(wave_of_all, i / NUMBERS, i % NUMBERS, lane) = 0.0f;
-    Right right;
+    _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
+      ask();
+      stream.to += STAGE_BYTES;
+    }
+    stream.scales_of_stripe(0);
+    if (all) stream.ask_scales(0);
+    put_early();
+    for (u32 z = FILLED; z < all; z += FILLED) fill.load_and_put(0, z, smaller(all, z + FILLED));
+    wave_meets();
     const u32 zero = unknown_zero();
-    u32 stage = 0;
-    for (u32 first = 0; first < most; first += CHUNK) {
-      if (!there) {
-        if (first) barrier();
-        fill(first, smaller(most - first, CHUNK));
-        barrier();
-        there = most <= CHUNK;
-      }
-      const u32 end = smaller(all, first + CHUNK);
-      if (first >= end) continue;
+    Right right;
+    for (u32 base = 0; base < stripes; base += EACH) {
+      const u32 count = smaller(EACH, stripes - base);
       for (u32 slot = 0; slot < count; slot++) {
-        f32 sum[NUMBERS];
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = total(wave_of_all, slot, i, lane);
-        _Pragma("nounroll") for (u32 z = first; z < end; z++) {
+        f32 sum[NUMBERS] = {};
+        _Pragma("nounroll") for (u32 z = 0; z < all; z++) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
           ask();
-          const Scales scales = coming;
-          if (next.step(count, all) && next.z < all) {
-            rows = rows_of(next.slot);
-            UNROLL for (u32 r = 0; r < 2; r++) of_tensor[r] = rows.in_tensor(lane / 4 + 8 * r);
+          const Scales scales = stream.coming;
+          if (z + 1 < all) {
+            stream.ask_scales(z + 1);
+          } else if (base + slot + 1 < stripes) {
+            stream.scales_of_stripe(base + slot + 1);
+            stream.ask_scales(0);
           }
-          ask_scales();
-          const LOCAL u8* from = ring + stage * STAGE_BYTES;
-          UNROLL for (u32 h = 0; h < TOGETHER; h++) {
-            const u32 half = TOGETHER == 2 ? h : z % 2, of_span = PAIRED ? 2 * half + lane % 2 : lane % 4;
-            const u32 apart = TOGETHER == 2 ? 4 : 2, later = TOGETHER == 2 ? 2 * h : 0;
-            f32 scale[2][GROUPS], minimum[2][GROUPS] = {};
-            UNROLL for (u32 r = 0; r < 2; r++) scales.of[r].scales(of_span, scale[r], minimum[r]);
-            typename C::Piece codes;
-            C::template load<ROW_STRIDE>(
-                {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero}, codes);
-            const u32 piece = ((z - first) * SHARING + wave) * TOGETHER + h;
-            add_piece(codes, piece, right, scale, minimum, sum);
-          }
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
+          add_stage(stream.from, z, (z * SHARING + wave) * TOGETHER, scales, right, zero, sum);
+          stream.next_stage();
         }
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave_of_all, slot, i, lane) = sum[i];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
       }
+      barrier();
+      finish(base, count);
+      if (base + EACH < stripes) barrier();
     }
     wait_for_groups<0>();
-    barrier();
   }
 
-  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x.
-  template <class Result>
-  DEVICE void each_result(u32 count, u32 m, const Result& result) {
-    for (u32 i = thread_id(); i < count * 8 * m; i += THREADS) {
-      const u32 g = i % 8, of_x = i / 8 % m, stripe = i / 8 / m;
-      const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
-      f32 sums[2] = {};
-      UNROLL for (u32 w = 0; w < SHARING; w++) {
-        UNROLL for (u32 r = 0; r < 2; r++) {
-          f32 of[2];
-          UNROLL for (u32 pair = 0; pair < 2; pair++) {
-            const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
-            of[pair] = total(stripe % SIDES * SHARING + w, stripe / SIDES, number_of(tile, pair, r, e), 4 * g + lane);
+  // Where local memory has x for `chunk` stages at a time.
+  template <class RowsOf, class Fill, class Put, class Finish>
+  DEVICE void each_by_columns(u32 stripes, u32 k, u32 all, const RowsOf& rows_of, Fill& fill, const Put& put_early,
+                              const Finish& finish) {
+    constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK;
+    const u32 wave = wave_id(), lane = lane_id(), most = stages_of(k, 0);
+    Stream<RowsOf> stream(k, rows_of);
+    Place asked = {0, 0, 0, smaller(all, CHUNK), all ? 0 : stripes}, next = asked;
+    const auto ask = [&]() __attribute__((always_inline)) {
+      if (asked.base < stripes) {
+        stream.ask(asked.z);
+        if (asked.step(stripes, all) && asked.base < stripes) stream.feed = feed_of(rows_of(asked.base + asked.slot), k);
+      }
+      end_group();
+    };
+    _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
+      ask();
+      stream.to += STAGE_BYTES;
+    }
+    stream.scales_of_stripe(0);
+    if (all) stream.ask_scales(0);
+    put_early();
+    const u32 zero = unknown_zero();
+    for (u32 base = 0; base < stripes; base += EACH) {
+      const u32 count = smaller(EACH, stripes - base);
+      for (u32 first = 0; first < most; first += CHUNK) {
+        const u32 end = smaller(all, first + CHUNK);
+        for (u32 slot = 0; slot < count; slot++) {
+          const bool fresh = slot == 0 && (base == 0 || most > CHUNK), early = Fill::EARLY && base == 0 && first == 0;
+          f32 sum[NUMBERS];
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = first ? total(wave, slot, i, lane) : 0.0f;
+          _Pragma("nounroll") for (u32 from = first; from < end; from += FILLED) {
+            const u32 until = smaller(end, from + FILLED);
+            if (fresh && !(early && from == 0)) {
+              wave_meets();
+              fill.load_and_put(first, from, until);
+            }
+            wave_meets();
+            Right right;
+            _Pragma("nounroll") for (u32 z = from; z < until; z++) {
+              wait_for_groups<STAGES - 2>();
+              wave_meets();
+              ask();
+              const Scales scales = stream.coming;
+              if (next.step(stripes, all) && next.base < stripes) stream.scales_of_stripe(next.base + next.slot);
+              if (next.base < stripes) stream.ask_scales(next.z);
+              add_stage(stream.from, z, ((z - first) * SHARING + wave) * TOGETHER, scales, right, zero, sum);
+              stream.next_stage();
+            }
           }
-          sums[r] += of[0] + of[1];
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
         }
       }
-      result(stripe, g, of_x, sums[0], sums[1]);
+      barrier();
+      finish(base, count);
+      if (base + EACH < stripes) barrier();
+    }
+    wait_for_groups<0>();
+  }
+
+  // Adds the products of a stage in local memory. piece: its first one's number in x.
+  DEVICE void add_stage(const LOCAL u8* from, u32 z, u32 piece, const Scales& scales, Right& right, u32 zero,
+                        f32 (&sum)[NUMBERS]) {
+    UNROLL for (u32 h = 0; h < TOGETHER; h++) {
+      const u32 half = TOGETHER == 2 ? h : z % 2, of_span = PAIRED ? 2 * half + lane_id() % 2 : lane_id() % 4;
+      const u32 apart = TOGETHER == 2 ? 4 : 2, later = TOGETHER == 2 ? 2 * h : 0;
+      f32 scale[2][GROUPS], minimum[2][GROUPS] = {};
+      UNROLL for (u32 r = 0; r < 2; r++) scales.of[r].scales(of_span, scale[r], minimum[r]);
+      typename C::Piece codes;
+      C::template load<ROW_STRIDE>({from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero}, codes);
+      add_piece(codes, piece + h, right, scale, minimum, sum);
+    }
+  }
+
+  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x. All threads
+  // meet here: four lanes have a result, one for each pair of sums and row.
+  template <class Result>
+  DEVICE void each_result(u32 count, u32 m, const Result& result) {
+    const u32 all = count * m * 32;
+    for (u32 i = thread_id(); i - lane_id() < all; i += THREADS) {
+      const u32 r = i % 2, pair = i / 2 % 2, g = i / 4 % 8, of_x = i / 32 % m, stripe = i / 32 / m;
+      const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
+      const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
+      f32 mine = 0.0f;
+      UNROLL for (u32 w = 0; w < SHARING; w++) mine += total(w, stripe, number_of(tile, pair, r, e), 4 * g + lane);
+      mine += shuffle(mine, lane_id() ^ 2);
+      const f32 high = shuffle(mine, lane_id() ^ 1);
+      if (i % 4 == 0) result(stripe, g, of_x, mine, high);
     }
   }
 };
