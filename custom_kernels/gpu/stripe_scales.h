@@ -10,6 +10,14 @@ struct Neighbours {
   static constexpr u32 BYTES = sizeof(T) * COUNT, WORDS = (BYTES + 3) / 4;
   u32 words[WORDS];
 
+  // Word by word: copied as one number, several loads would be put together at once, and a wave would wait for them there.
+  MEMBER Neighbours() : words{} {}
+  MEMBER Neighbours(const Neighbours& other) { *this = other; }
+  MEMBER Neighbours& operator=(const Neighbours& other) {
+    UNROLL for (u32 i = 0; i < WORDS; i++) words[i] = other.words[i];
+    return *this;
+  }
+
   // `there` of them; what is not there is zero. WHOLE: all or none are there, and `from` is aligned as they are wide.
   template <bool WHOLE>
   MEMBER void ask(const GLOBAL T* from, u32 there) {

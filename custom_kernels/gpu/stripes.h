@@ -398,12 +398,11 @@ struct Stripes {
           wave_meets();
           ask();
           const Scales scales = stream.coming;
-          if (z + 1 < all) {
-            stream.ask_scales(z + 1);
-          } else if (base + slot + 1 < stripes) {
-            stream.scales_of_stripe(base + slot + 1);
-            stream.ask_scales(0);
-          }
+          // Of the next stage; after the last one they are asked for again. One place: where there are two, they are merged, and
+          // the wave waits for what it loads.
+          const bool over = z + 1 == all;
+          if (over && base + slot + 1 < stripes) stream.scales_of_stripe(base + slot + 1);
+          stream.ask_scales(over ? 0 : z + 1);
           add_stage(stream.from, z, (z * SHARING + wave) * TOGETHER, scales, right, zero, sum);
           stream.next_stage();
         }
