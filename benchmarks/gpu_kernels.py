@@ -10,8 +10,8 @@ with its share of the graph's gaps, which weigh where a matrix takes 10 us: "own
 that does nothing, with as many workgroups, threads and bytes of local memory, in a graph of its own.
 
 `few` is for one short run, of a minute at most where kernels.cubin is there (`ptxas -arch=sm_90 -o kernels.cubin
-kernels.ptx` in the folder; without it the driver compiles first). Workgroups of 512 threads and 200 KB of local
-memory ("wide": two stripes at a time, "deep": one) need an H100 or H200; no program has them yet.
+kernels.ptx` in the folder; without it the driver compiles first). Workgroups of 512 threads and 226 KB of local
+memory ("deep") need an H100 or H200; no program has them yet.
 """
 
 from __future__ import annotations

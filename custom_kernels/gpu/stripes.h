@@ -47,10 +47,7 @@ struct Stripes {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
   static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes whose sums are in local memory at once
-#ifndef MOST_STAGES
-#define MOST_STAGES 3
-#endif
-  static constexpr u32 STAGES = stages(EACH) < MOST_STAGES ? stages(EACH) : MOST_STAGES;  // in local memory, all but one under way
+  static constexpr u32 STAGES = stages(EACH) < 3 ? stages(EACH) : 3;  // in local memory, all but one under way
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
   static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
