@@ -20,7 +20,6 @@ constexpr bool BY_DIGITS<QuantizedWeight<Fmt>> = Fmt::LAYOUT != FP8
 
 constexpr int DIGITS = 3, DIGIT_BITS = 23;
 constexpr int64_t DIGIT_RUNS = 128;  // that are prepared at once, of all rows together: half of the first cache
-constexpr int64_t FEW_SUMS = 128;   // pairs of rows whose sums are kept from segment to segment
 
 // Prepared rows, for as many weights as take the same. Whoever has it must not change x as long as it is there.
 struct DigitStore {
@@ -33,11 +32,12 @@ struct DigitStore {
 template <class Fmt, int M>
 struct __attribute__((may_alias)) DigitRows {
   static constexpr int DIGITS = ::DIGITS;
+  static constexpr bool HOLDS_ZEROS = zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
   static constexpr int64_t CAPACITY = DIGIT_RUNS / M;
   static constexpr bool SEGMENTS = false;                     // preparing is dear: rather fewer rows at once
   static constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
   // Of 4 runs: the first halves and the second ones of each digit, then what the zero of the codes adds to the sums.
-  static constexpr int ZEROS = !ZERO_OF_DIGITS<Fmt, DigitRows> ? 0 : HALVES_APART<Fmt> || TOP_APART<Fmt, DigitRows> ? 2 : 1;
+  static constexpr int ZEROS = !HOLDS_ZEROS ? 0 : HALVES_APART<Fmt> || TOP_APART<Fmt, DigitRows> ? 2 : 1;
   static constexpr int OF_RUN = RUN * DIGITS + ZEROS * W;  // bytes
   // What tells its layout and values from those of other formats.
   static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | ZEROS << 7 | zero_of<Fmt>() << 9;
@@ -51,23 +51,20 @@ struct __attribute__((may_alias)) DigitRows {
     if (first == 0) plain[m] = false;
     for (int64_t run = 0; run < count; run += W) fill_runs(m, x + (first + run) * RUN, run, min(count - run, W));
   }
-  template <bool FULL>
-  INLINE_MEMBER Codes codes(int m, int digit, int64_t run, int64_t) const {
+  INLINE_MEMBER Codes codes(int m, int digit, int64_t run) const {
     const int8_t* at = q[m] + run * OF_RUN + digit * (8 * W);
     return {load<B>(at), load<B>(at + 4 * W)};
   }
   INLINE_MEMBER I zeros(int m, int half, int64_t run) const {
     return load<I>(q[m] + run * OF_RUN + DIGITS * (8 * W) + half * (4 * W));
   }
-  template <bool FULL>
-  INLINE_MEMBER GroupValues totals(int m, int64_t run, int64_t, F) const {
+  INLINE_MEMBER GroupValues totals(int m, int64_t run) const {
     if constexpr (Fmt::GROUPS == 1) return {load<F>(total[m][0] + run), {}};
     return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
   }
   INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
-  INLINE_MEMBER void add_row(Sums (&acc)[M][1], const Parts& row, int64_t runs) const {
-    const Parts rows[1] = {row};
-    int8_row<Fmt, 1, M>(acc, rows, *this, runs);
+  INLINE_MEMBER void add_row(Sums (&acc)[M], const Parts& row, int64_t runs) const {
+    int8_row<Fmt, M>(acc, row, *this, runs);
   }
 
  private:
@@ -151,7 +148,7 @@ __attribute__((noinline)) static void few_rows(const float* x, const QuantizedWe
   static_assert(sizeof(Rows) <= sizeof store.rows);
   Rows& input = *reinterpret_cast<Rows*>(store.rows);
   const int64_t K = weight.K, runs = K / RUN;
-  constexpr int64_t BLOCK = FEW_SUMS / M;
+  constexpr int64_t BLOCK = MOST_SUMS / M;
   const bool whole = runs <= Rows::CAPACITY;
   bool ready = whole && store.x == x && store.kind == Rows::KIND;
   store.x = whole ? x : nullptr;
@@ -164,28 +161,21 @@ __attribute__((noinline)) static void few_rows(const float* x, const QuantizedWe
       for (int m = 0; m < M && !ready; m++) input.fill(m, x + m * K, first, of_segment);
       ready = whole;
       for (int64_t r = 0; r < here; r++) {
-        Sums acc[M][1];
+        Sums acc[M];
         UNROLL
         for (int m = 0; m < M; m++) {
-          acc[m][0].of[0] = acc[m][0].of[1] = 0;
-          if (first > 0) acc[m][0] = of_segments[r][m];
+          acc[m].of[0] = acc[m].of[1] = 0;
+          if (first > 0) acc[m] = of_segments[r][m];
         }
         input.add_row(acc, after<Fmt>(weight.row(n + i + r), first), of_segment);
         UNROLL
-        for (int m = 0; m < M; m++) of_segments[r][m] = acc[m][0];
+        for (int m = 0; m < M; m++) of_segments[r][m] = acc[m];
       }
     }
-    for (int m = 0; m < M; m++) {
-      for (int64_t r = 0; r < here; r += W) {
-        F of_row[W];
-        for (int64_t j = 0; j < W; j++) {
-          const Sums& sum = of_segments[min(r + j, here - 1)][m];
-          of_row[j] = sum.of[0] + sum.of[1];
-        }
-        store_few(sums(of_row), Rows::UNIT, input.plain[m], x + m * K, weight, n + i + r, min(here - r, W),
-                  y + m * N + i + r);
-      }
-    }
+    for (int m = 0; m < M; m++)
+      for (int64_t r = 0; r < here; r += W)
+        store_few(sums_of(of_segments, m, r, here), Rows::UNIT, input.plain[m], x + m * K, weight, n + i + r,
+                  min(here - r, W), y + m * N + i + r);
   }
 }
 

@@ -72,7 +72,7 @@ struct __attribute__((may_alias)) TermRows {
   }
 
   // Adds the products with one weight row, from where this segment starts.
-  INLINE_MEMBER void add_row(Sums (&acc)[M][1], const Parts& row, int64_t runs) const {
+  INLINE_MEMBER void add_row(Sums (&acc)[M], const Parts& row, int64_t runs) const {
     int64_t run = 0;
     for (; run + W <= runs; run += W) add_chunk<true>(acc, after<Fmt>(row, run), run, W);
     if (run < runs) add_chunk<false>(acc, after<Fmt>(row, run), run, runs - run);
@@ -98,7 +98,7 @@ struct __attribute__((may_alias)) TermRows {
     return __builtin_bit_cast(B, rounded);
   }
   template <bool FULL>
-  INLINE_MEMBER void add_chunk(Sums (&acc)[M][1], const Parts& row, int64_t run, int64_t runs) const {
+  INLINE_MEMBER void add_chunk(Sums (&acc)[M], const Parts& row, int64_t run, int64_t runs) const {
     const F scale = scales<Fmt, FULL>(row, runs).first;
     prefetch(advance(row.scale, PREFETCH / 8));
     if constexpr (FULL) {
@@ -122,7 +122,7 @@ struct __attribute__((may_alias)) TermRows {
   }
   // Two runs, the PAIR-th ones of a chunk, whose scales are in lanes 2 PAIR and on.
   template <int PAIR, bool FULL>
-  INLINE_MEMBER void add_pair(Sums (&acc)[M][1], const Parts& row, F scales, int64_t run, int64_t runs) const {
+  INLINE_MEMBER void add_pair(Sums (&acc)[M], const Parts& row, F scales, int64_t run, int64_t runs) const {
     const uint8_t* codes = row.codes + PAIR * (2 * RUN);
     prefetch(codes + PREFETCH);
     const B bytes = FULL ? load<B>(codes) : load_lanes(codes, 2 * runs);
@@ -139,7 +139,7 @@ struct __attribute__((may_alias)) TermRows {
         sum = _mm512_dpbf16_ps(sum, __builtin_bit_cast(__m512bh, words.first), x(0));
         sum = _mm512_dpbf16_ps(sum, __builtin_bit_cast(__m512bh, words.second), x(1));
       }
-      F& to = acc[m][0].of[PAIR % 2];
+      F& to = acc[m].of[PAIR % 2];
       to = fma(F(sum), scale, to);
     }
   }

@@ -32,60 +32,51 @@ INLINE GroupValues group_totals(const Activations& x, int64_t run, int64_t runs,
   return {to_float(evens(a, b)) * scale, to_float(odds(a, b)) * scale};
 }
 
-// What W runs are multiplied with: of M rows as they are.
+// Whether the zero is subtracted from the integers: one of 128 would leave too little of a float32 sum's precision.
 template <class Fmt>
-struct PlainRows {
+constexpr bool INTEGER_ZERO = Fmt::BITS == 8 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
+
+// What W runs are multiplied with: a segment of M rows, put in order once for many weight rows.
+template <class Fmt, int M>
+struct OrderedRows {
   static constexpr int DIGITS = 1;  // vectors of codes that make one of activations
-  Activations x;
-  template <bool FULL>
-  INLINE_MEMBER Codes codes(int m, int, int64_t run, int64_t runs) const {
-    return load_activations<Fmt, FULL>(row_of(x, m).q + run * RUN, runs);
-  }
-  template <bool FULL>
-  INLINE_MEMBER GroupValues totals(int m, int64_t run, int64_t runs, F scale) const {
-    return group_totals<Fmt, FULL>(row_of(x, m), run, runs, scale);
-  }
-  INLINE_MEMBER const float* scale(int m, int64_t run) const { return row_of(x, m).scale + run; }
-};
+  static constexpr bool HOLDS_ZEROS = INTEGER_ZERO<Fmt>;
+  static constexpr int64_t CAPACITY = M == 1 ? 512 : 384 / M;              // runs
+  static constexpr int OF_RUN = RUN + (HOLDS_ZEROS ? W : 0);               // bytes
+  alignas(64) int8_t q[M][CAPACITY * OF_RUN];
+  alignas(64) float total[M][Fmt::GROUPS][CAPACITY];
+  const float* scales[M];
 
-constexpr int64_t SEGMENT_RUNS = 512;  // of a row that is put in order, on the stack
-
-// And of one row, put in order once for many weight rows.
-template <class Fmt>
-struct OrderedRow {
-  static constexpr int DIGITS = 1;
-  alignas(64) int8_t q[SEGMENT_RUNS * RUN];
-  alignas(64) float total[Fmt::GROUPS][SEGMENT_RUNS];
-  const float* scales;
-
-  INLINE_MEMBER void fill(const Activations& x, int64_t first, int64_t count) {
-    scales = x.scale + first;
+  INLINE_MEMBER void fill(int m, const Activations& x, int64_t first, int64_t count) {
+    scales[m] = x.scale + first;
     for (int64_t run = 0; run < count; run += RUNS) {
       const int8_t* from = x.q + (first + run) * RUN;
       const int64_t here = count - run;
       const Codes codes = here >= RUNS ? load_activations<Fmt, true>(from, RUNS) : load_activations<Fmt, false>(from, here);
-      store(q + run * RUN, codes.low);
-      store(q + run * RUN + 4 * W, codes.high);
+      int8_t* to = q[m] + run * OF_RUN;
+      store(to, codes.low);
+      store(to + 4 * W, codes.high);
+      if constexpr (HOLDS_ZEROS) store(to + 8 * W, -dot<Fmt>(dot<Fmt>(I(0), B(zero_of<Fmt>()), codes.low), B(zero_of<Fmt>()), codes.high));
     }
     for (int64_t run = 0; run < count; run += W) {
       const int64_t here = min(count - run, W);
-      const F scale = load_part(scales + run, here);
+      const F scale = load_part(scales[m] + run, here);
       const GroupValues values = here == W ? group_totals<Fmt, true>(x, first + run, W, scale)
                                            : group_totals<Fmt, false>(x, first + run, here, scale);
-      store(total[0] + run, values.first);
-      if constexpr (Fmt::GROUPS == 2) store(total[1] + run, values.second);
+      store(total[m][0] + run, values.first);
+      if constexpr (Fmt::GROUPS == 2) store(total[m][1] + run, values.second);
     }
   }
-  template <bool FULL>
-  INLINE_MEMBER Codes codes(int, int, int64_t run, int64_t) const {
-    return {load<B>(q + run * RUN), load<B>(q + run * RUN + 4 * W)};
+  INLINE_MEMBER Codes codes(int m, int, int64_t run) const {
+    const int8_t* at = q[m] + run * OF_RUN;
+    return {load<B>(at), load<B>(at + 4 * W)};
   }
-  template <bool FULL>
-  INLINE_MEMBER GroupValues totals(int, int64_t run, int64_t, F) const {
-    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[0] + run), {}};
-    return {load<F>(total[0] + run), load<F>(total[1] + run)};
+  INLINE_MEMBER I zeros(int m, int, int64_t run) const { return load<I>(q[m] + run * OF_RUN + 8 * W); }
+  INLINE_MEMBER GroupValues totals(int m, int64_t run) const {
+    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[m][0] + run), {}};
+    return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
   }
-  INLINE_MEMBER const float* scale(int, int64_t run) const { return scales + run; }
+  INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
 };
 
 // What the codes of `load_codes` are too small by: 8-bit codes of a stream are 128 less there.
@@ -101,10 +92,6 @@ INLINE GroupValues integer_minima(const Parts& row, int64_t runs, const GroupVal
   if constexpr (shift_of_stream<Fmt>() != 0) values.first = fma(scale.first, F(128.0f), values.first);
   return values;
 }
-
-// Whether the zero is subtracted from the integers: one of 128 would leave too little of a float32 sum's precision.
-template <class Fmt>
-constexpr bool INTEGER_ZERO = Fmt::BITS == 8 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
 
 // A group adds `added` times the sum of its activations: its minimum, and what the codes of `dot` are too large by.
 template <class Fmt>
@@ -124,12 +111,9 @@ struct Sums {
   F of[2];
 };
 
-// Whether the zero leaves the integers as they are multiplied with the digits of activations: exactly, and for all weight
-// rows once.
+// Input::HOLDS_ZEROS: the zero leaves the integers as they are multiplied, exactly, and for all weight rows once.
 template <class Fmt, class Input>
-constexpr bool ZERO_OF_DIGITS = Input::DIGITS > 1 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
-template <class Fmt, class Input>
-constexpr bool ADDS_WITH = ADDS<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>;
+constexpr bool ADDS_WITH = ADDS<Fmt> && !Input::HOLDS_ZEROS;
 template <class Fmt>
 constexpr bool HALVES_APART = Fmt::GROUPS == 2 && !ALTERNATING<Fmt>;
 // Whether the products of 8 codes with three digits would not fit 32 bits, so that the highest one is summed apart.
@@ -138,189 +122,156 @@ constexpr bool TOP_APART = Input::DIGITS > 1 && (Fmt::BITS == 8 || (Fmt::BITS ==
 
 // Whole numbers times RUNS runs of codes, the sums of 8 products in each lane.
 template <class Fmt, class Input>
-INLINE F products(const Codes& codes, const Codes (&xq)[Input::DIGITS], I start, const Input& x, int m, int64_t run) {
-  I top = 0, both = start;
+INLINE F products(const Codes& codes, const Codes (&xq)[Input::DIGITS], const Input& x, int m, int64_t run) {
+  if constexpr (Input::DIGITS == 1) {
+    const I start = Input::HOLDS_ZEROS ? x.zeros(m, 0, run) : I(0);
+    return to_float(dot<Fmt>(dot<Fmt>(start, codes.low, xq[0].low), codes.high, xq[0].high));
+  }
+  I top = 0, both = 0;
   UNROLL
   for (int d = 0; d < Input::DIGITS; d++) {
     both = dot<Fmt>(dot<Fmt>(d ? both << 8 : both, codes.low, xq[d].low), codes.high, xq[d].high);
     if constexpr (TOP_APART<Fmt, Input>)
       if (d == 0) top = both, both = 0;
   }
-  if constexpr (ZERO_OF_DIGITS<Fmt, Input>) both += x.zeros(m, 0, run);
+  if constexpr (Input::HOLDS_ZEROS) both += x.zeros(m, 0, run);
   if constexpr (!TOP_APART<Fmt, Input>) return to_float(both);
-  if constexpr (ZERO_OF_DIGITS<Fmt, Input>) top += x.zeros(m, 1, run);
+  if constexpr (Input::HOLDS_ZEROS) top += x.zeros(m, 1, run);
   return fma(to_float(top), F(0x1p16f), to_float(both));
 }
 
-// RUNS runs, the STEP-th of a chunk, of R weight rows and M activation rows.
-template <class Fmt, int R, int M, int STEP, bool FULL, class Input>
-INLINE void step(Sums (&acc)[M][R], const F (&by_group)[Fmt::GROUPS][M][R], const Parts (&rows)[R], const Input& x,
-                 int64_t run, int64_t runs) {
-  Codes codes[R];
+// RUNS runs, the STEP-th of a chunk, of a weight row and M activation rows. Of those, whole vectors are there.
+template <class Fmt, int M, int STEP, bool FULL, class Input>
+INLINE void step(Sums (&acc)[M], const F (&by_group)[Fmt::GROUPS][M], const Parts& row, const Input& x, int64_t run,
+                 int64_t runs) {
+  constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
   UNROLL
-  for (int r = 0; r < R; r++) {
-    constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
-    UNROLL
-    for (int line = 0; line < BYTES; line += 64) prefetch(rows[r].codes + STEP * BYTES + line + PREFETCH);
-    codes[r] = load_codes<Fmt, FULL, true>(after<Fmt>(rows[r], RUNS * STEP), runs);
-    codes[r] = {prepared<Fmt>(codes[r].low), prepared<Fmt>(codes[r].high)};
-  }
+  for (int line = 0; line < BYTES; line += 64) prefetch(row.codes + STEP * BYTES + line + PREFETCH);
+  Codes codes = load_codes<Fmt, FULL, true>(after<Fmt>(row, RUNS * STEP), runs);
+  codes = {prepared<Fmt>(codes.low), prepared<Fmt>(codes.high)};
   UNROLL
   for (int m = 0; m < M; m++) {
     Codes xq[Input::DIGITS];  // the highest digit first
     UNROLL
-    for (int d = 0; d < Input::DIGITS; d++) xq[d] = x.template codes<FULL>(m, d, run, runs);
-    I start = 0;
-    if constexpr (INTEGER_ZERO<Fmt> && !ZERO_OF_DIGITS<Fmt, Input>) {
-      const B zero = zero_of<Fmt>();
-      start = -dot<Fmt>(dot<Fmt>(I(0), zero, xq[0].low), zero, xq[0].high);
-    }
-    UNROLL
-    for (int r = 0; r < R; r++) {
-      Sums& sum = acc[m][r];
-      if constexpr (!HALVES_APART<Fmt>) {
-        F scale = {};  // of alternating formats the first and the second half of a run are in different lanes
-        if constexpr (Fmt::GROUPS == 1)
-          scale = by_four<RUNS * STEP>(by_group[0][m][r]);
-        else
-          scale = by_two<RUNS * STEP>(by_group[0][m][r], by_group[1][m][r]);
-        sum.of[STEP % 2] = fma(products<Fmt>(codes[r], xq, start, x, m, run), scale, sum.of[STEP % 2]);
-      } else {
-        I low = 0, high = 0;
-        UNROLL
-        for (int d = 0; d < Input::DIGITS; d++) {
-          low = dot<Fmt>(d ? low << 8 : low, codes[r].low, xq[d].low);
-          high = dot<Fmt>(d ? high << 8 : high, codes[r].high, xq[d].high);
-        }
-        if constexpr (ZERO_OF_DIGITS<Fmt, Input>) low += x.zeros(m, 0, run), high += x.zeros(m, 1, run);
-        sum.of[0] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m][r]), sum.of[0]);
-        sum.of[1] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m][r]), sum.of[1]);
+    for (int d = 0; d < Input::DIGITS; d++) xq[d] = x.codes(m, d, run);
+    Sums& sum = acc[m];
+    if constexpr (!HALVES_APART<Fmt>) {
+      F scale = {};  // of alternating formats the first and the second half of a run are in different lanes
+      if constexpr (Fmt::GROUPS == 1)
+        scale = by_four<RUNS * STEP>(by_group[0][m]);
+      else
+        scale = by_two<RUNS * STEP>(by_group[0][m], by_group[1][m]);
+      sum.of[STEP % 2] = fma(products<Fmt>(codes, xq, x, m, run), scale, sum.of[STEP % 2]);
+    } else {
+      I low = 0, high = 0;
+      UNROLL
+      for (int d = 0; d < Input::DIGITS; d++) {
+        low = dot<Fmt>(d ? low << 8 : low, codes.low, xq[d].low);
+        high = dot<Fmt>(d ? high << 8 : high, codes.high, xq[d].high);
       }
+      if constexpr (Input::HOLDS_ZEROS) low += x.zeros(m, 0, run), high += x.zeros(m, 1, run);
+      sum.of[0] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m]), sum.of[0]);
+      sum.of[1] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m]), sum.of[1]);
     }
   }
 }
 
 // W runs (FULL) or the fewer that are left.
-template <class Fmt, int R, int M, bool FULL, class Input>
-INLINE void chunk(Sums (&acc)[M][R], const Parts (&all)[R], const Input& x, int64_t run, int64_t runs) {
-  Parts rows[R];
-  F by_group[Fmt::GROUPS][M][R];
-  GroupValues scale[R], more[R];
-  UNROLL
-  for (int r = 0; r < R; r++) {
-    rows[r] = after<Fmt>(all[r], run);
-    scale[r] = scales<Fmt, FULL>(rows[r], runs);
-    prefetch(advance(rows[r].scale, PREFETCH / 8));
-    if constexpr (Fmt::PLANES > 0) {
-      constexpr int BYTES = 4 * W * Fmt::PLANES;
-      UNROLL
-      for (int line = 0; line < BYTES; line += 64) prefetch(advance(rows[r].high, PREFETCH / 4 + line));
-    }
-    if constexpr (Fmt::MINIMUM) prefetch(advance(rows[r].minimum, PREFETCH / 8));
-    if constexpr (ADDS_WITH<Fmt, Input>) more[r] = added<Fmt, FULL>(rows[r], runs, scale[r]);
+template <class Fmt, int M, bool FULL, class Input>
+INLINE void chunk(Sums (&acc)[M], const Parts& all, const Input& x, int64_t run, int64_t runs) {
+  F by_group[Fmt::GROUPS][M];
+  Parts row = after<Fmt>(all, run);
+  const GroupValues scale = scales<Fmt, FULL>(row, runs);
+  prefetch(advance(row.scale, PREFETCH / 8));
+  if constexpr (Fmt::PLANES > 0) {
+    constexpr int BYTES = 4 * W * Fmt::PLANES;
+    UNROLL
+    for (int line = 0; line < BYTES; line += 64) prefetch(advance(row.high, PREFETCH / 4 + line));
   }
+  if constexpr (Fmt::MINIMUM) prefetch(advance(row.minimum, PREFETCH / 8));
+  GroupValues more;
+  if constexpr (ADDS_WITH<Fmt, Input>) more = added<Fmt, FULL>(row, runs, scale);
   UNROLL
   for (int m = 0; m < M; m++) {
     const F xs = FULL ? load<F>(x.scale(m, run)) : load_part(x.scale(m, run), runs);
-    UNROLL
-    for (int r = 0; r < R; r++) {
-      by_group[0][m][r] = scale[r].first * xs;
-      if constexpr (Fmt::GROUPS == 2) by_group[1][m][r] = scale[r].second * xs;
-    }
+    by_group[0][m] = scale.first * xs;
+    if constexpr (Fmt::GROUPS == 2) by_group[1][m] = scale.second * xs;
     if constexpr (ADDS_WITH<Fmt, Input>) {
-      const GroupValues total = x.template totals<FULL>(m, run, runs, xs);
-      UNROLL
-      for (int r = 0; r < R; r++) {
-        F& sum = acc[m][r].of[1];
-        sum = fma(total.first, more[r].first, sum);
-        if constexpr (Fmt::GROUPS == 2) sum = fma(total.second, more[r].second, sum);
-      }
+      const GroupValues total = x.totals(m, run);
+      F& sum = acc[m].of[1];
+      sum = fma(total.first, more.first, sum);
+      if constexpr (Fmt::GROUPS == 2) sum = fma(total.second, more.second, sum);
     }
   }
   if constexpr (FULL) {
-    step<Fmt, R, M, 0, true>(acc, by_group, rows, x, run, RUNS);
-    step<Fmt, R, M, 1, true>(acc, by_group, rows, x, run + RUNS, RUNS);
-    step<Fmt, R, M, 2, true>(acc, by_group, rows, x, run + 2 * RUNS, RUNS);
-    step<Fmt, R, M, 3, true>(acc, by_group, rows, x, run + 3 * RUNS, RUNS);
+    step<Fmt, M, 0, true>(acc, by_group, row, x, run, RUNS);
+    step<Fmt, M, 1, true>(acc, by_group, row, x, run + RUNS, RUNS);
+    step<Fmt, M, 2, true>(acc, by_group, row, x, run + 2 * RUNS, RUNS);
+    step<Fmt, M, 3, true>(acc, by_group, row, x, run + 3 * RUNS, RUNS);
   } else {
     int64_t done = 0;
     for (; done + RUNS <= runs; done += RUNS) {
-      step<Fmt, R, M, 0, true>(acc, by_group, rows, x, run + done, RUNS);
+      step<Fmt, M, 0, true>(acc, by_group, row, x, run + done, RUNS);
+      row = after<Fmt>(row, RUNS);
       UNROLL
-      for (int r = 0; r < R; r++) {
-        rows[r] = after<Fmt>(rows[r], RUNS);
-        UNROLL
-        for (int m = 0; m < M; m++) UNROLL
-        for (int g = 0; g < Fmt::GROUPS; g++) by_group[g][m][r] = next_four(by_group[g][m][r]);
-      }
+      for (int m = 0; m < M; m++) UNROLL
+      for (int g = 0; g < Fmt::GROUPS; g++) by_group[g][m] = next_four(by_group[g][m]);
     }
-    if (done < runs) step<Fmt, R, M, 0, false>(acc, by_group, rows, x, run + done, runs % RUNS);
+    if (done < runs) step<Fmt, M, 0, false>(acc, by_group, row, x, run + done, runs % RUNS);
   }
 }
 
-// R weight rows over `runs` runs.
-template <class Fmt, int R, int M, class Input>
-INLINE void int8_row(Sums (&acc)[M][R], const Parts (&rows)[R], const Input& x, int64_t runs) {
+// The first `runs` runs of a weight row.
+template <class Fmt, int M, class Input>
+INLINE void int8_row(Sums (&acc)[M], const Parts& row, const Input& x, int64_t runs) {
   int64_t run = 0;
-  for (; run + W <= runs; run += W) chunk<Fmt, R, M, true>(acc, rows, x, run, W);
-  if (run < runs) chunk<Fmt, R, M, false>(acc, rows, x, run, runs % W);
+  for (; run + W <= runs; run += W) chunk<Fmt, M, true>(acc, row, x, run, W);
+  if (run < runs) chunk<Fmt, M, false>(acc, row, x, run, runs % W);
 }
 
-// W weight rows (of which `count` exist) with M rows of activations: two weight rows share what is prepared of them.
-template <class Fmt, int M>
-static void int8_rows(const Activations& x, const Parts& weight, int64_t count, float* y, int64_t N) {
-  constexpr int R = M * 4 <= W ? 2 : 1;
-  const int64_t runs = x.K / RUN, apart = (count + R - 1) / R;
-  const PlainRows<Fmt> input = {x};
-  F of_row[M][W];
-  UNROLL
-  for (int m = 0; m < M; m++)
-    for (int r = 0; r < W; r++) of_row[m][r] = 0;
-  for (int64_t n = 0; n < apart; n++) {
-    Parts rows[R];
-    Sums acc[M][R];
-    UNROLL
-    for (int r = 0; r < R; r++) rows[r] = after<Fmt>(weight, min(n + r * apart, count - 1) * runs);
-    UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int r = 0; r < R; r++) acc[m][r].of[0] = acc[m][r].of[1] = 0;
-    int8_row<Fmt, R, M>(acc, rows, input, runs);
-    UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int r = 0; r < R; r++) of_row[m][n + r * apart] = acc[m][r].of[0] + acc[m][r].of[1];
+constexpr int64_t MOST_SUMS = 64;  // pairs of rows whose sums are kept from segment to segment
+
+// The results of activation row m with weight rows r and on, of `count`.
+template <int64_t BLOCK, int M>
+INLINE F sums_of(const Sums (&pairs)[BLOCK][M], int m, int64_t r, int64_t count) {
+  F of_row[W];
+  for (int64_t j = 0; j < W; j++) {
+    const Sums& sum = pairs[min(r + j, count - 1)][m];
+    of_row[j] = sum.of[0] + sum.of[1];
   }
-  UNROLL
-  for (int m = 0; m < M; m++) store_part(y + m * N, sums(of_row[m]), count);
+  return sums(of_row);
 }
 
-// All of a workgroup's weight rows with one row of activations. Memory is the limit, and likes one plain stream best.
-template <class Fmt>
-static void int8_gemv_of_one(const Activations& x, const Parts& weight, float* y, int64_t count) {
+// All of a workgroup's weight rows, `count`, with M activation rows. Memory is the limit, and likes one plain stream
+// best: a block of weight rows is read from it once, and from the second cache where activations take several segments.
+template <class Fmt, int M>
+__attribute__((noinline)) static void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count,
+                                                int64_t N) {
+  using Rows = OrderedRows<Fmt, M>;
+  constexpr int64_t BLOCK = MOST_SUMS / M;
   const int64_t runs = x.K / RUN;
-  OrderedRow<Fmt> input;
-  for (int64_t n = 0; n < count; n += W) {
-    const int64_t here = min(count - n, W);
-    Sums of_segments[W];
-    for (Sums& sum : of_segments) sum.of[0] = sum.of[1] = 0;
-    for (int64_t first = 0; first < runs; first += SEGMENT_RUNS) {
-      const int64_t of_segment = min(runs - first, SEGMENT_RUNS);
-      if (n == 0 || runs > SEGMENT_RUNS) input.fill(x, first, of_segment);
+  Rows input;
+  for (int64_t n = 0; n < count; n += BLOCK) {
+    const int64_t here = min(count - n, BLOCK);
+    Sums of_segments[BLOCK][M];
+    for (int64_t first = 0; first < runs; first += Rows::CAPACITY) {
+      const int64_t of_segment = min(runs - first, Rows::CAPACITY);
+      if (n == 0 || runs > Rows::CAPACITY)
+        for (int m = 0; m < M; m++) input.fill(m, row_of(x, m), first, of_segment);
       for (int64_t r = 0; r < here; r++) {
-        const Parts rows[1] = {after<Fmt>(row_of<Fmt>(weight, n + r, x.K), first)};
-        Sums acc[1][1] = {{of_segments[r]}};
-        int8_row<Fmt, 1, 1>(acc, rows, input, of_segment);
-        of_segments[r] = acc[0][0];
+        Sums acc[M];
+        UNROLL
+        for (int m = 0; m < M; m++) {
+          acc[m].of[0] = acc[m].of[1] = 0;
+          if (first > 0) acc[m] = of_segments[r][m];
+        }
+        int8_row<Fmt, M>(acc, after<Fmt>(row_of<Fmt>(weight, n + r, x.K), first), input, of_segment);
+        UNROLL
+        for (int m = 0; m < M; m++) of_segments[r][m] = acc[m];
       }
     }
-    F of_row[W];
-    for (int r = 0; r < W; r++) of_row[r] = of_segments[r].of[0] + of_segments[r].of[1];
-    store_part(y + n, sums(of_row), here);
+    for (int m = 0; m < M; m++)
+      for (int64_t r = 0; r < here; r += W)
+        store_part(y + m * N + n + r, sums_of(of_segments, m, r, here), min(here - r, W));
   }
-}
-
-// All of a workgroup's weight rows, `count`, with M activation rows.
-template <class Fmt, int M>
-INLINE void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count, int64_t N) {
-  if constexpr (M == 1) return int8_gemv_of_one<Fmt>(x, weight, y, count);
-  for (int64_t n = 0; n < count; n += W) int8_rows<Fmt, M>(x, row_of<Fmt>(weight, n, x.K), min(count - n, W), y + n, N);
 }
