@@ -273,6 +273,21 @@ INLINE Codes split_pairs(B a, B b) {
 #endif
 }
 
+// Formats whose codes are nibbles and nothing else; and those of bytes of them, as IN_PAIRS below.
+template <class Fmt>
+constexpr bool NIBBLES = Fmt::LAYOUT == FP4 || (Fmt::BITS == 4 && Fmt::PLANES == 0);
+template <class Fmt>
+INLINE Codes codes_of_nibbles(B packed) {
+  if constexpr (Fmt::LAYOUT == FP4) {
+#if STRIXHLO_VBMI
+    const auto words = __builtin_bit_cast(__m512i, packed);
+    return {doubled_e2m1(packed), doubled_e2m1(__builtin_bit_cast(B, _mm512_srli_epi16(words, 4)))};
+#endif
+    return {doubled_e2m1(packed & B(15)), doubled_e2m1(packed >> B(4))};
+  }
+  return {packed & B(15), packed >> B(4)};
+}
+
 // Codes of `runs` runs at the start of `row`: unsigned, 0 .. 2^BITS - 1; signed bytes for 8 bits (of a stream: less
 // 128).
 // IN_PAIRS: of ALTERNATING formats the even weights and the odd ones, in place of the first and the second half.
@@ -286,20 +301,14 @@ INLINE Codes load_codes(const Parts& row, int64_t runs) {
     return load_stream<Fmt::BITS, FULL, IN_PAIRS && ALTERNATING<Fmt>>(row.codes, runs);
   } else {
     const B packed = FULL ? load<B>(row.codes) : load_lanes(row.codes, runs);
-    if constexpr (Fmt::LAYOUT != PLANAR) {
-#if STRIXHLO_VBMI
-      if constexpr (Fmt::LAYOUT == FP4 && IN_PAIRS) {
-        const auto words = __builtin_bit_cast(__m512i, packed);
-        return {doubled_e2m1(packed), doubled_e2m1(__builtin_bit_cast(B, _mm512_srli_epi16(words, 4)))};
-      }
-#endif
-      const Codes codes = IN_PAIRS ? Codes{packed & B(15), packed >> B(4)} : split_nibbles(packed);
+    if constexpr (NIBBLES<Fmt> && (IN_PAIRS || !ALTERNATING<Fmt>)) {
+      return codes_of_nibbles<Fmt>(packed);
+    } else if constexpr (Fmt::LAYOUT != PLANAR) {
+      const Codes codes = split_nibbles(packed);
       if constexpr (Fmt::LAYOUT == FP4) return {doubled_e2m1(codes.low), doubled_e2m1(codes.high)};
       return codes;
     } else {
-      Codes codes = {packed & B(15), packed >> B(4)};
-      if constexpr (Fmt::PLANES > 0) codes = add_planes<Fmt::PLANES, FULL>(codes, row.high, runs);
-      return codes;
+      return add_planes<Fmt::PLANES, FULL>({packed & B(15), packed >> B(4)}, row.high, runs);
     }
   }
 }

@@ -6,7 +6,7 @@
   KERNEL strixhlo_mm_##name(TILES_OPERAND BUFFER(const float, x), BUFFER(const Type::Element, w), BUFFER(float, y), int64_t M, \
                             int64_t N, int64_t K, int64_t tile_n, int64_t wg) {                                  \
     const int64_t n = wg * tile_n;                                                                               \
-    DigitStore unused;                                                                                           \
+    RowStore unused;                                                                                           \
     f32_matmul(AT(x), M, DenseWeight<Type>{AT(w), K}, n, min(tile_n, N - n), AT(y) + n, N, unused, \
                MAY_USE_TILES);                      \
   }

@@ -21,27 +21,17 @@ constexpr bool BY_DIGITS<QuantizedWeight<Fmt>> = Fmt::LAYOUT != FP8
 constexpr int DIGITS = 3, DIGIT_BITS = 23;
 constexpr int64_t DIGIT_RUNS = 128;  // that are prepared at once, of all rows together: half of the first cache
 
-// Prepared rows, for as many weights as take the same. Whoever has it must not change x as long as it is there.
-struct DigitStore {
-  alignas(64) uint8_t rows[24 * 1024 + 64];
-  const float* x = nullptr;
-  int kind = 0;
-};
-
 // M rows of activations, or a segment of them.
 template <class Fmt, int M>
 struct __attribute__((may_alias)) DigitRows {
   static constexpr int DIGITS = ::DIGITS;
-  static constexpr bool HOLDS_ZEROS = zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
   static constexpr int64_t CAPACITY = DIGIT_RUNS / M;
   static constexpr bool SEGMENTS = false;                     // preparing is dear: rather fewer rows at once
   static constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
-  // Of 4 runs: the first halves and the second ones of each digit, then what the zero of the codes adds to the sums.
-  static constexpr int ZEROS = !HOLDS_ZEROS ? 0 : HALVES_APART<Fmt> || TOP_APART<Fmt, DigitRows> ? 2 : 1;
-  static constexpr int OF_RUN = RUN * DIGITS + ZEROS * W;  // bytes
+  static constexpr int STRIDE = DIGITS * OF_CHUNK + ZERO_PLANES<Fmt, DIGITS> * PLANE;
   // What tells its layout and values from those of other formats.
-  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | ZEROS << 7 | zero_of<Fmt>() << 9;
-  alignas(64) int8_t q[M][CAPACITY * OF_RUN];
+  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | ZERO_PLANES<Fmt, DIGITS> << 7 | zero_of<Fmt>() << 10;
+  alignas(64) int8_t q[M][CAPACITY / W * STRIDE];  // of each chunk the planes of every digit, then what the zero adds
   alignas(64) float scales[M][CAPACITY];
   alignas(64) float total[M][Fmt::GROUPS][CAPACITY];
   bool plain[M];  // rows that are not held here
@@ -51,18 +41,7 @@ struct __attribute__((may_alias)) DigitRows {
     if (first == 0) plain[m] = false;
     for (int64_t run = 0; run < count; run += W) fill_runs(m, x + (first + run) * RUN, run, min(count - run, W));
   }
-  INLINE_MEMBER Codes codes(int m, int digit, int64_t run) const {
-    const int8_t* at = q[m] + run * OF_RUN + digit * (8 * W);
-    return {load<B>(at), load<B>(at + 4 * W)};
-  }
-  INLINE_MEMBER I zeros(int m, int half, int64_t run) const {
-    return load<I>(q[m] + run * OF_RUN + DIGITS * (8 * W) + half * (4 * W));
-  }
-  INLINE_MEMBER GroupValues totals(int m, int64_t run) const {
-    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[m][0] + run), {}};
-    return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
-  }
-  INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
+  INLINE_MEMBER const int8_t* chunk(int m, int64_t run) const { return q[m] + run / W * STRIDE; }
   INLINE_MEMBER void add_row(Sums (&acc)[M], const Parts& row, int64_t runs) const {
     int8_row<Fmt, M>(acc, row, *this, runs);
   }
@@ -80,7 +59,7 @@ struct __attribute__((may_alias)) DigitRows {
     plain[m] |= _mm512_cmpneq_epi32_mask(__builtin_bit_cast(__m512i, held), _mm512_set1_epi32(-1)) != 0;
     // A power of two above all of them, so far that the highest digit is at most 127.
     const I above = ((largest + 0x10102) & 0x7f800000) + 0x00800000;
-    store(scales[m] + run, float_of(above));
+    store(scales[m] + run, in_lanes(float_of(above)));
     alignas(64) int32_t inverse[W];
     store(inverse, I(int32_t((254u + DIGIT_BITS) << 23)) - above);
     I halves[2][W];
@@ -97,26 +76,10 @@ struct __attribute__((may_alias)) DigitRows {
           store(natural[d] + r * RUN + half * W, __builtin_convertvector(bytes >> (8 * (DIGITS - 1 - d)), C));
       }
     }
-    for (int r = 0; r < W; r += RUNS) {
-      int8_t* to = q[m] + (run + r) * OF_RUN;
-      I low = 0, high = 0, top = 0;
-      UNROLL
-      for (int d = 0; d < DIGITS; d++, to += 8 * W) {
-        const Codes ordered = load_activations<Fmt, true>(natural[d] + r * RUN, RUNS);
-        store(to, ordered.low);
-        store(to + 4 * W, ordered.high);
-        low = dot<Fmt>(low << 8, B(zero_of<Fmt>()), ordered.low);
-        high = dot<Fmt>(high << 8, B(zero_of<Fmt>()), ordered.high);
-        if constexpr (TOP_APART<Fmt, DigitRows>)
-          if (d == 0) top = low + high, low = high = 0;
-      }
-      if constexpr (ZEROS == 2 && HALVES_APART<Fmt>) {
-        store(to, -low), store(to + 4 * W, -high);
-      } else if constexpr (ZEROS > 0) {
-        store(to, -(low + high));
-        if constexpr (ZEROS == 2) store(to + 4 * W, -top);
-      }
-    }
+    int8_t* to = q[m] + run / W * STRIDE;
+    UNROLL
+    for (int d = 0; d < DIGITS; d++) store_planes<Fmt>(natural[d], W, to + d * OF_CHUNK);
+    store_zeros<Fmt, DIGITS>(to, to + DIGITS * OF_CHUNK);
     const I first = of_each(halves[0], Sum()), second = of_each(halves[1], Sum());
     if constexpr (Fmt::GROUPS == 1) {
       store(total[m][0] + run, to_float(first + second) * float_of(above));
@@ -144,15 +107,14 @@ static void store_few(F sum, float unit, bool plain, const float* x, const Quant
 // Rows: M rows of x as digits, or as terms.
 template <class Rows, class Fmt, int M>
 __attribute__((noinline)) static void few_rows(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y,
-                                               int64_t count, int64_t N, DigitStore& store) {
+                                               int64_t count, int64_t N, RowStore& store) {
   static_assert(sizeof(Rows) <= sizeof store.rows);
   Rows& input = *reinterpret_cast<Rows*>(store.rows);
   const int64_t K = weight.K, runs = K / RUN;
   constexpr int64_t BLOCK = MOST_SUMS / M;
   const bool whole = runs <= Rows::CAPACITY;
-  bool ready = whole && store.x == x && store.kind == Rows::KIND;
-  store.x = whole ? x : nullptr;
-  store.kind = Rows::KIND;
+  bool ready = whole && store.has(x, Rows::KIND);
+  store.keep(whole ? x : nullptr, Rows::KIND);
   Sums of_segments[BLOCK][M];
   for (int64_t i = 0; i < count; i += BLOCK) {
     const int64_t here = min(count - i, BLOCK);
@@ -194,7 +156,7 @@ struct FewRows<Fmt, M> {
 // All of a workgroup's weight rows, `count`. What a row gives does not depend on its company.
 template <class Fmt, int M>
 INLINE void few_rows_gemv(const float* x, const QuantizedWeight<Fmt>& weight, int64_t n, float* y, int64_t count, int64_t N,
-                          DigitStore& store) {
+                          RowStore& store) {
   using Rows = typename FewRows<Fmt, M>::Of;
   if constexpr (M > 1 && !Rows::SEGMENTS) {
     if (weight.K / RUN > Rows::CAPACITY) {
@@ -204,6 +166,4 @@ INLINE void few_rows_gemv(const float* x, const QuantizedWeight<Fmt>& weight, in
   }
   few_rows<Rows, Fmt, M>(x, weight, n, y, count, N, store);
 }
-#else
-struct DigitStore {};
 #endif

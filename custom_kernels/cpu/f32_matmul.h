@@ -6,7 +6,7 @@
 // All of a workgroup's weight rows, `count`.
 template <class Weight, int M>
 INLINE void f32_gemv(const float* x, const Weight& weight, int64_t n, float* y, int64_t count, int64_t N,
-                     [[maybe_unused]] DigitStore& store) {
+                     [[maybe_unused]] RowStore& store) {
 #if STRIXHLO_VNNI
   if constexpr (BY_DIGITS<Weight>) return few_rows_gemv<typename Weight::Of, M>(x, weight, n, y, count, N, store);
 #endif
@@ -117,7 +117,7 @@ static void f32_gemm(const float* x, int64_t M, const Weight& weight, int64_t n,
 // y[m * N + i] = row m of x times weight row n + i, i < count.
 template <class Weight>
 static void f32_matmul(const float* x, int64_t M, const Weight& weight, int64_t n, int64_t count, float* y, int64_t N,
-                       DigitStore& store, bool use_tiles = false) {
+                       RowStore& store, bool use_tiles = false) {
   if (count <= 0) return;
   if (M >= 16) return f32_gemm(x, M, weight, n, y, count, N, use_tiles);
   for (int64_t m = 0; m < M;) {

@@ -30,7 +30,7 @@ struct FusedWeight {
 struct FusedInput {
   const float* x;
   Activations rounded;
-  DigitStore* digits;
+  RowStore* row_store;
   bool use_tiles = false;
 };
 
@@ -48,17 +48,17 @@ static void fused_rows(const FusedWeight& w, const FusedInput& in, int64_t M, in
   switch (w.format) {
 #define INTEGER(name, Fmt, KIND) \
   case FORMAT_##name:            \
-    if (w.integer) return int8_matmul<Fmt>(in.rounded, M, w.parts, n, count, y, N, in.use_tiles); else break;
+    if (w.integer) return int8_matmul<Fmt>(in.rounded, M, w.parts, n, count, y, N, *in.row_store, in.use_tiles); else break;
     FOR_EACH_INTEGER_FORMAT(INTEGER)
   }
   switch (w.format) {
 #define QUANTIZED(name, Fmt, KIND) \
   case FORMAT_##name:              \
-    return f32_matmul(in.x, M, QuantizedWeight<Fmt>{w.parts, K}, n, count, y, N, *in.digits, in.use_tiles);
+    return f32_matmul(in.x, M, QuantizedWeight<Fmt>{w.parts, K}, n, count, y, N, *in.row_store, in.use_tiles);
 #define DENSE(name, Type) \
   case FORMAT_##name:     \
     return f32_matmul(in.x, M, DenseWeight<Type>{reinterpret_cast<const Type::Element*>(w.parts.codes), K}, n, count, y, \
-                      N, *in.digits, in.use_tiles);
+                      N, *in.row_store, in.use_tiles);
     FOR_EACH_FORMAT(QUANTIZED)
     DENSE(f32, Float32) DENSE(f16, Float16) DENSE(bf16, Bfloat16)
   }
@@ -110,7 +110,7 @@ struct FusedNorm {
 
 // Adds, normalizes and rounds the input on `scratch`, as far as there is something to do and the weights want it.
 static FusedInput prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum, const FusedNorm* norm, bool floats,
-                           bool integers, uint8_t* scratch, DigitStore& digits) {
+                           bool integers, uint8_t* scratch, RowStore& row_store) {
   float* h = reinterpret_cast<float*>(scratch);  // all rows where weights take floats, else one
   const bool layer = norm && norm->layer;
   scratch += sizeof(float) * (floats ? (sum || norm ? M * K : 0) : sum || layer ? K : 0);
@@ -142,7 +142,7 @@ static FusedInput prepared(const float* x, int64_t M, int64_t K, const FusedSum*
     else
       quantize_row(AsItIs{row}, K, to, xs, xsum);
   }
-  return {floats && (sum || norm) ? h : x, {q, scale, sums, K}, &digits};
+  return {floats && (sum || norm) ? h : x, {q, scale, sums, K}, &row_store};
 }
 
 // All results side by side in y, in tiles of 16 columns: this workgroup's.
@@ -229,10 +229,10 @@ INLINE FusedWeight fused_weight(const uint8_t* codes, const uint8_t* high, const
 // Runs `run` on the input that it prepares, which is on the stack of this function alone.
 template <class Run>
 __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int64_t K, const FusedSum* sum,
-                                                  const FusedNorm* norm, bool floats, bool integers, DigitStore& digits,
+                                                  const FusedNorm* norm, bool floats, bool integers, RowStore& row_store,
                                                   const Run& run) {
   alignas(64) uint8_t scratch[SCRATCH];
-  run(prepared(x, M, K, sum, norm, floats, integers, scratch, digits));
+  run(prepared(x, M, K, sum, norm, floats, integers, scratch, row_store));
 }
 
 // x: the input, or with PREPARED the normalized input and what it rounds to. The first workgroup stores the sum.
@@ -255,14 +255,14 @@ __attribute__((noinline)) static void on_prepared(const float* x, int64_t M, int
                          {TO_FLOAT(sum_norm), BITS_TO_FLOAT(sum_epsilon_bits), BITS_TO_FLOAT(sum_offset_bits)},      \
                          flags & SCALED ? *TO_FLOAT(factor) : 1.0f,                                                  \
                          wg ? nullptr : TO_RESULT(sum)};                                                             \
-  DigitStore digits;                                                                                                 \
+  RowStore row_store;                                                                                                 \
   const auto run = [&](const FusedInput& in) { WORK; };                                                              \
   if (flags & PREPARED)                                                                                              \
     run({TO_FLOAT(x), {reinterpret_cast<const int8_t*>(AT(xq)), TO_FLOAT(xs), reinterpret_cast<const int32_t*>(AT(xsum)), K}, \
-         &digits, MAY_USE_TILES}); \
+         &row_store, MAY_USE_TILES}); \
   else                                                                                                               \
     on_prepared(TO_FLOAT(x), M, K, flags & SUMMED ? &sums : nullptr, flags & NORMED ? &before : nullptr, floats,      \
-                integers, digits, run);
+                integers, row_store, run);
 
 KERNEL strixhlo_fused_matmul_1(FUSED_BUFFERS, WEIGHT_BUFFERS(0), RESULT(sum), RESULT(y), FUSED_SCALARS, WEIGHT_SCALARS(0),
                                int64_t wg) {

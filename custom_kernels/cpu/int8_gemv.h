@@ -1,8 +1,8 @@
 // Few rows of 8-bit activations: each weight is read and decoded once. The order of every sum is the same for any
 // number of activation rows, so a row's result does not depend on its company.
 #pragma once
-#include "dot.h"
-#include "transpose.h"
+#include "planes.h"
+#include "row_store.h"
 
 // The quantized activations of a matmul: xq int8 [M, K], xs float32 [M, K / 32], xsum int32 [M, K / 16].
 struct Activations {
@@ -15,13 +15,6 @@ INLINE Activations row_of(const Activations& x, int64_t m) {
   return {x.q + m * x.K, x.scale + m * (x.K / RUN), x.sum + m * (x.K / 16), x.K};
 }
 
-// `runs` runs of activations in the order in which a format's codes are used.
-template <class Fmt, bool FULL>
-INLINE Codes load_activations(const int8_t* q, int64_t runs) {
-  const Codes natural = load_natural<FULL>(q, runs);
-  return ALTERNATING<Fmt> ? split_pairs(natural.low, natural.high) : split_halves(natural.low, natural.high);
-}
-
 // The sum of the activations of each group of W runs.
 template <class Fmt, bool FULL>
 INLINE GroupValues group_totals(const Activations& x, int64_t run, int64_t runs, F scale) {
@@ -31,53 +24,6 @@ INLINE GroupValues group_totals(const Activations& x, int64_t run, int64_t runs,
   if constexpr (Fmt::GROUPS == 1) return {to_float(evens(a, b) + odds(a, b)) * scale, {}};
   return {to_float(evens(a, b)) * scale, to_float(odds(a, b)) * scale};
 }
-
-// Whether the zero is subtracted from the integers: one of 128 would leave too little of a float32 sum's precision.
-template <class Fmt>
-constexpr bool INTEGER_ZERO = Fmt::BITS == 8 && zero_of<Fmt>() != 0 && !Fmt::MINIMUM;
-
-// What W runs are multiplied with: a segment of M rows, put in order once for many weight rows.
-template <class Fmt, int M>
-struct OrderedRows {
-  static constexpr int DIGITS = 1;  // vectors of codes that make one of activations
-  static constexpr bool HOLDS_ZEROS = INTEGER_ZERO<Fmt>;
-  static constexpr int64_t CAPACITY = M == 1 ? 512 : 384 / M;              // runs
-  static constexpr int OF_RUN = RUN + (HOLDS_ZEROS ? W : 0);               // bytes
-  alignas(64) int8_t q[M][CAPACITY * OF_RUN];
-  alignas(64) float total[M][Fmt::GROUPS][CAPACITY];
-  const float* scales[M];
-
-  INLINE_MEMBER void fill(int m, const Activations& x, int64_t first, int64_t count) {
-    scales[m] = x.scale + first;
-    for (int64_t run = 0; run < count; run += RUNS) {
-      const int8_t* from = x.q + (first + run) * RUN;
-      const int64_t here = count - run;
-      const Codes codes = here >= RUNS ? load_activations<Fmt, true>(from, RUNS) : load_activations<Fmt, false>(from, here);
-      int8_t* to = q[m] + run * OF_RUN;
-      store(to, codes.low);
-      store(to + 4 * W, codes.high);
-      if constexpr (HOLDS_ZEROS) store(to + 8 * W, -dot<Fmt>(dot<Fmt>(I(0), B(zero_of<Fmt>()), codes.low), B(zero_of<Fmt>()), codes.high));
-    }
-    for (int64_t run = 0; run < count; run += W) {
-      const int64_t here = min(count - run, W);
-      const F scale = load_part(scales[m] + run, here);
-      const GroupValues values = here == W ? group_totals<Fmt, true>(x, first + run, W, scale)
-                                           : group_totals<Fmt, false>(x, first + run, here, scale);
-      store(total[m][0] + run, values.first);
-      if constexpr (Fmt::GROUPS == 2) store(total[m][1] + run, values.second);
-    }
-  }
-  INLINE_MEMBER Codes codes(int m, int, int64_t run) const {
-    const int8_t* at = q[m] + run * OF_RUN;
-    return {load<B>(at), load<B>(at + 4 * W)};
-  }
-  INLINE_MEMBER I zeros(int m, int, int64_t run) const { return load<I>(q[m] + run * OF_RUN + 8 * W); }
-  INLINE_MEMBER GroupValues totals(int m, int64_t run) const {
-    if constexpr (Fmt::GROUPS == 1) return {load<F>(total[m][0] + run), {}};
-    return {load<F>(total[m][0] + run), load<F>(total[m][1] + run)};
-  }
-  INLINE_MEMBER const float* scale(int m, int64_t run) const { return scales[m] + run; }
-};
 
 // What the codes of `load_codes` are too small by: 8-bit codes of a stream are 128 less there.
 template <class Fmt>
@@ -93,131 +39,84 @@ INLINE GroupValues integer_minima(const Parts& row, int64_t runs, const GroupVal
   return values;
 }
 
-// A group adds `added` times the sum of its activations: its minimum, and what the codes of `dot` are too large by.
-template <class Fmt>
-constexpr bool ADDS = Fmt::MINIMUM || (zero_of<Fmt>() != 0 && !INTEGER_ZERO<Fmt>);
-
+// What is added per group where codes are those of `dot`: a minimum, and what they are too small by.
 template <class Fmt, bool FULL>
 INLINE GroupValues added(const Parts& row, int64_t runs, const GroupValues& scale) {
   constexpr int MORE = shift_of_stream<Fmt>() - zero_of<Fmt>();
-  if constexpr (!Fmt::MINIMUM) return {scale.first * float(MORE), scale.second * float(MORE)};
   GroupValues values = minima<Fmt, FULL>(row, runs);
   if constexpr (MORE != 0) values.first = fma(scale.first, F(float(MORE)), values.first);
   return values;
 }
 
-// The sums of one pair of rows: two, so that a multiply-add need not wait for the one before.
+// What W runs are multiplied with: a segment of M rows, put in order once for many weight rows.
+template <class Fmt, int M>
+struct __attribute__((may_alias)) OrderedRows {
+  static constexpr int DIGITS = 1;
+  static constexpr int64_t CAPACITY = 512 / M;  // runs
+  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | Fmt::MINIMUM << 7 | zero_of<Fmt>() << 8 | 1 << 29;
+  static constexpr int STRIDE = OF_CHUNK + ZERO_PLANES<Fmt, DIGITS> * PLANE;
+  alignas(64) int8_t q[M][CAPACITY / W * STRIDE];
+  alignas(64) float scales[M][CAPACITY];
+  alignas(64) float total[Fmt::MINIMUM ? M : 1][Fmt::GROUPS][Fmt::MINIMUM ? CAPACITY : W];
+
+  INLINE_MEMBER void fill(int m, const Activations& x, int64_t first, int64_t count) {
+    for (int64_t run = 0; run < count; run += W) {
+      const int64_t here = min(count - run, W);
+      int8_t* to = q[m] + run / W * STRIDE;
+      store_planes<Fmt>(x.q + (first + run) * RUN, here, to);
+      store_zeros<Fmt, DIGITS>(to, to + OF_CHUNK);
+      const F scale = load_part(x.scale + first + run, here);
+      store(scales[m] + run, in_lanes(scale));
+      if constexpr (Fmt::MINIMUM) {
+        const GroupValues values = here == W ? group_totals<Fmt, true>(x, first + run, W, scale)
+                                             : group_totals<Fmt, false>(x, first + run, here, scale);
+        store(total[m][0] + run, values.first);
+        if constexpr (Fmt::GROUPS == 2) store(total[m][1] + run, values.second);
+      }
+    }
+  }
+  INLINE_MEMBER const int8_t* chunk(int m, int64_t run) const { return q[m] + run / W * STRIDE; }
+};
+
+// The sums of one pair of rows: of the first groups of runs; of the second ones and of the minima.
 struct Sums {
   F of[2];
 };
 
-// Input::HOLDS_ZEROS: the zero leaves the integers as they are multiplied, exactly, and for all weight rows once.
-template <class Fmt, class Input>
-constexpr bool ADDS_WITH = ADDS<Fmt> && !Input::HOLDS_ZEROS;
-template <class Fmt>
-constexpr bool HALVES_APART = Fmt::GROUPS == 2 && !ALTERNATING<Fmt>;
-// Whether the products of 8 codes with three digits would not fit 32 bits, so that the highest one is summed apart.
-template <class Fmt, class Input>
-constexpr bool TOP_APART = Input::DIGITS > 1 && (Fmt::BITS == 8 || (Fmt::BITS == 6 && !HALVES_APART<Fmt>));
-
-// Whole numbers times RUNS runs of codes, the sums of 8 products in each lane.
-template <class Fmt, class Input>
-INLINE F products(const Codes& codes, const Codes (&xq)[Input::DIGITS], const Input& x, int m, int64_t run) {
-  if constexpr (Input::DIGITS == 1) {
-    const I start = Input::HOLDS_ZEROS ? x.zeros(m, 0, run) : I(0);
-    return to_float(dot<Fmt>(dot<Fmt>(start, codes.low, xq[0].low), codes.high, xq[0].high));
-  }
-  I top = 0, both = 0;
-  UNROLL
-  for (int d = 0; d < Input::DIGITS; d++) {
-    both = dot<Fmt>(dot<Fmt>(d ? both << 8 : both, codes.low, xq[d].low), codes.high, xq[d].high);
-    if constexpr (TOP_APART<Fmt, Input>)
-      if (d == 0) top = both, both = 0;
-  }
-  if constexpr (Input::HOLDS_ZEROS) both += x.zeros(m, 0, run);
-  if constexpr (!TOP_APART<Fmt, Input>) return to_float(both);
-  if constexpr (Input::HOLDS_ZEROS) top += x.zeros(m, 1, run);
-  return fma(to_float(top), F(0x1p16f), to_float(both));
-}
-
-// RUNS runs, the STEP-th of a chunk, of a weight row and M activation rows. Of those, whole vectors are there.
-template <class Fmt, int M, int STEP, bool FULL, class Input>
-INLINE void step(Sums (&acc)[M], const F (&by_group)[Fmt::GROUPS][M], const Parts& row, const Input& x, int64_t run,
-                 int64_t runs) {
-  constexpr int BYTES = RUNS * Fmt::CODE_BYTES;
-  UNROLL
-  for (int line = 0; line < BYTES; line += 64) prefetch(row.codes + STEP * BYTES + line + PREFETCH);
-  Codes codes = load_codes<Fmt, FULL, true>(after<Fmt>(row, RUNS * STEP), runs);
-  codes = {prepared<Fmt>(codes.low), prepared<Fmt>(codes.high)};
-  UNROLL
-  for (int m = 0; m < M; m++) {
-    Codes xq[Input::DIGITS];  // the highest digit first
-    UNROLL
-    for (int d = 0; d < Input::DIGITS; d++) xq[d] = x.codes(m, d, run);
-    Sums& sum = acc[m];
-    if constexpr (!HALVES_APART<Fmt>) {
-      F scale = {};  // of alternating formats the first and the second half of a run are in different lanes
-      if constexpr (Fmt::GROUPS == 1)
-        scale = by_four<RUNS * STEP>(by_group[0][m]);
-      else
-        scale = by_two<RUNS * STEP>(by_group[0][m], by_group[1][m]);
-      sum.of[STEP % 2] = fma(products<Fmt>(codes, xq, x, m, run), scale, sum.of[STEP % 2]);
-    } else {
-      I low = 0, high = 0;
-      UNROLL
-      for (int d = 0; d < Input::DIGITS; d++) {
-        low = dot<Fmt>(d ? low << 8 : low, codes.low, xq[d].low);
-        high = dot<Fmt>(d ? high << 8 : high, codes.high, xq[d].high);
-      }
-      if constexpr (Input::HOLDS_ZEROS) low += x.zeros(m, 0, run), high += x.zeros(m, 1, run);
-      sum.of[0] = fma(to_float(low), by_four<RUNS * STEP>(by_group[0][m]), sum.of[0]);
-      sum.of[1] = fma(to_float(high), by_four<RUNS * STEP>(by_group[1][m]), sum.of[1]);
-    }
-  }
-}
-
-// W runs (FULL) or the fewer that are left.
+// W runs (FULL) or the fewer that are left, of a weight row and the M rows of activations in `x`.
 template <class Fmt, int M, bool FULL, class Input>
-INLINE void chunk(Sums (&acc)[M], const Parts& all, const Input& x, int64_t run, int64_t runs) {
-  F by_group[Fmt::GROUPS][M];
-  Parts row = after<Fmt>(all, run);
-  const GroupValues scale = scales<Fmt, FULL>(row, runs);
+INLINE void chunk(Sums (&acc)[M], const Parts& row, const Input& x, int64_t run, int64_t runs) {
+  constexpr int DIGITS = Input::DIGITS, BYTES = W * Fmt::CODE_BYTES;
+  UNROLL
+  for (int line = 0; line < BYTES; line += 64) prefetch(row.codes + line + PREFETCH);
   prefetch(advance(row.scale, PREFETCH / 8));
   if constexpr (Fmt::PLANES > 0) {
-    constexpr int BYTES = 4 * W * Fmt::PLANES;
     UNROLL
-    for (int line = 0; line < BYTES; line += 64) prefetch(advance(row.high, PREFETCH / 4 + line));
+    for (int line = 0; line < 4 * W * Fmt::PLANES; line += 64) prefetch(advance(row.high, PREFETCH / 4 + line));
   }
   if constexpr (Fmt::MINIMUM) prefetch(advance(row.minimum, PREFETCH / 8));
+  const GroupValues scale = scales<Fmt, FULL>(row, runs);
   GroupValues more;
-  if constexpr (ADDS_WITH<Fmt, Input>) more = added<Fmt, FULL>(row, runs, scale);
+  if constexpr (Fmt::MINIMUM) more = added<Fmt, FULL>(row, runs, scale);
+  const F of_lanes[2] = {in_lanes(scale.first), Fmt::GROUPS == 2 ? in_lanes(scale.second) : F(0.0f)};
+  const Planes codes = load_planes<Fmt, FULL>(row, runs);
   UNROLL
   for (int m = 0; m < M; m++) {
-    const F xs = FULL ? load<F>(x.scale(m, run)) : load_part(x.scale(m, run), runs);
-    by_group[0][m] = scale.first * xs;
-    if constexpr (Fmt::GROUPS == 2) by_group[1][m] = scale.second * xs;
-    if constexpr (ADDS_WITH<Fmt, Input>) {
-      const GroupValues total = x.totals(m, run);
+    const int8_t* at = x.chunk(m, run);
+    const F xs = load<F>(x.scales[m] + run);
+    UNROLL
+    for (int g = 0; g < Fmt::GROUPS; g++) {
+      const Whole start = load_zeros<Fmt, DIGITS>(at + DIGITS * OF_CHUNK, g);
+      const Whole whole = whole_products<Fmt, DIGITS>(start, codes, at, g);
+      F product = to_float(whole.rest);
+      if constexpr (TOP_APART<Fmt, DIGITS>) product = fma(to_float(whole.top), F(0x1p16f), product);
+      acc[m].of[g] = fma(product, of_lanes[g] * xs, acc[m].of[g]);
+    }
+    if constexpr (Fmt::MINIMUM) {
       F& sum = acc[m].of[1];
-      sum = fma(total.first, more.first, sum);
-      if constexpr (Fmt::GROUPS == 2) sum = fma(total.second, more.second, sum);
+      sum = fma(load<F>(x.total[m][0] + run), more.first, sum);
+      if constexpr (Fmt::GROUPS == 2) sum = fma(load<F>(x.total[m][1] + run), more.second, sum);
     }
-  }
-  if constexpr (FULL) {
-    step<Fmt, M, 0, true>(acc, by_group, row, x, run, RUNS);
-    step<Fmt, M, 1, true>(acc, by_group, row, x, run + RUNS, RUNS);
-    step<Fmt, M, 2, true>(acc, by_group, row, x, run + 2 * RUNS, RUNS);
-    step<Fmt, M, 3, true>(acc, by_group, row, x, run + 3 * RUNS, RUNS);
-  } else {
-    int64_t done = 0;
-    for (; done + RUNS <= runs; done += RUNS) {
-      step<Fmt, M, 0, true>(acc, by_group, row, x, run + done, RUNS);
-      row = after<Fmt>(row, RUNS);
-      UNROLL
-      for (int m = 0; m < M; m++) UNROLL
-      for (int g = 0; g < Fmt::GROUPS; g++) by_group[g][m] = next_four(by_group[g][m]);
-    }
-    if (done < runs) step<Fmt, M, 0, false>(acc, by_group, row, x, run + done, runs % RUNS);
   }
 }
 
@@ -225,8 +124,8 @@ INLINE void chunk(Sums (&acc)[M], const Parts& all, const Input& x, int64_t run,
 template <class Fmt, int M, class Input>
 INLINE void int8_row(Sums (&acc)[M], const Parts& row, const Input& x, int64_t runs) {
   int64_t run = 0;
-  for (; run + W <= runs; run += W) chunk<Fmt, M, true>(acc, row, x, run, W);
-  if (run < runs) chunk<Fmt, M, false>(acc, row, x, run, runs % W);
+  for (; run + W <= runs; run += W) chunk<Fmt, M, true>(acc, after<Fmt>(row, run), x, run, W);
+  if (run < runs) chunk<Fmt, M, false>(acc, after<Fmt>(row, run), x, run, runs % W);
 }
 
 constexpr int64_t MOST_SUMS = 64;  // pairs of rows whose sums are kept from segment to segment
@@ -246,18 +145,22 @@ INLINE F sums_of(const Sums (&pairs)[BLOCK][M], int m, int64_t r, int64_t count)
 // best: a block of weight rows is read from it once, and from the second cache where activations take several segments.
 template <class Fmt, int M>
 __attribute__((noinline)) static void int8_gemv(const Activations& x, const Parts& weight, float* y, int64_t count,
-                                                int64_t N) {
+                                                int64_t N, RowStore& store) {
   using Rows = OrderedRows<Fmt, M>;
+  static_assert(sizeof(Rows) <= sizeof store.rows);
+  Rows& input = *reinterpret_cast<Rows*>(store.rows);
   constexpr int64_t BLOCK = MOST_SUMS / M;
   const int64_t runs = x.K / RUN;
-  Rows input;
+  const bool whole = runs <= Rows::CAPACITY;
+  bool ready = whole && store.has(x.q, Rows::KIND);
+  store.keep(whole ? x.q : nullptr, Rows::KIND);
   for (int64_t n = 0; n < count; n += BLOCK) {
     const int64_t here = min(count - n, BLOCK);
     Sums of_segments[BLOCK][M];
     for (int64_t first = 0; first < runs; first += Rows::CAPACITY) {
       const int64_t of_segment = min(runs - first, Rows::CAPACITY);
-      if (n == 0 || runs > Rows::CAPACITY)
-        for (int m = 0; m < M; m++) input.fill(m, row_of(x, m), first, of_segment);
+      for (int m = 0; m < M && !ready; m++) input.fill(m, row_of(x, m), first, of_segment);
+      ready = whole;
       for (int64_t r = 0; r < here; r++) {
         Sums acc[M];
         UNROLL

@@ -27,7 +27,7 @@ INLINE void take_expert(FusedWeight& weight, int64_t e) {
 }
 
 INLINE FusedInput rows_from(const FusedInput& in, int64_t m, int64_t K) {
-  return {in.x + m * K, in.rounded.q ? row_of(in.rounded, m) : in.rounded, in.digits};
+  return {in.x + m * K, in.rounded.q ? row_of(in.rounded, m) : in.rounded, in.row_store};
 }
 
 // Rows r and on of y, each times the weight of its pair.
@@ -85,7 +85,7 @@ static void moe_gate_up_few(const FusedWeight& gate, const FusedWeight& up, cons
 
 // sum [tokens, 64] += weight of the pair * (h * down^T + bias) for columns [n, n + count) of expert e.
 static void moe_add_expert(FusedWeight down, const float* h, const MoeOrder& o, int64_t K, int64_t e, int64_t n,
-                           int64_t count, float* sum, DigitStore& digits) {
+                           int64_t count, float* sum, RowStore& row_store) {
   alignas(64) uint8_t scratch[DOWN_SCRATCH];
   alignas(64) float few[FEW * GATE_COLUMNS];
   const int64_t N = down.N, row_bytes = K + K / RUN * 4 + K / HALF_RUN * 4;
@@ -93,7 +93,8 @@ static void moe_add_expert(FusedWeight down, const float* h, const MoeOrder& o, 
   take_expert(down, e);
   for (int64_t r = o.offsets[e], rows; r < o.offsets[e + 1]; r += rows) {
     rows = min(o.offsets[e + 1] - r, at_once);
-    const FusedInput in = prepared(h + r * K, rows, K, nullptr, nullptr, false, down.integer, scratch, digits);
+    row_store.forget();  // other rows come to lie where the last ones did
+    const FusedInput in = prepared(h + r * K, rows, K, nullptr, nullptr, false, down.integer, scratch, row_store);
     fused_rows(down, in, rows, K, n, count, few, GATE_COLUMNS);
     for (int64_t m = 0; m < rows; m++) {
       const int64_t pair = o.order[r + m];
@@ -120,14 +121,14 @@ struct GatedShared {
 // y [tokens, N] = the weighted sum over each token's experts, in their order; columns wg * tile * 16 and on.
 static void moe_down_few(const FusedWeight& down, const float* h, const MoeOrder& o, int64_t tokens, const FusedShape& s,
                          const GatedShared& shared, float* y, int64_t wg) {
-  DigitStore digits;
+  RowStore row_store;
   const int64_t N = down.N, end = min((wg + 1) * s.tile * TILE_ROWS, N);
   for (int64_t n = wg * s.tile * TILE_ROWS; n < end; n += GATE_COLUMNS) {
     const int64_t count = min(end - n, GATE_COLUMNS);
     alignas(64) float sum[FEW * GATE_COLUMNS];
     for (int64_t i = 0; i < FEW * GATE_COLUMNS; i += W) store(sum + i, F(0.0f));
     for (int64_t e = 0; e < o.experts; e++) {
-      if (o.offsets[e + 1] > o.offsets[e]) moe_add_expert(down, h, o, s.K, e, n, count, sum, digits);
+      if (o.offsets[e + 1] > o.offsets[e]) moe_add_expert(down, h, o, s.K, e, n, count, sum, row_store);
     }
     for (int64_t t = 0; t < tokens; t++) {
       for (int64_t i = 0; i < count; i += W) {
@@ -153,12 +154,12 @@ constexpr int64_t WEIGHED = 256;  // among FusedFlags
   const MoeOrder order_of = ORDER;                                                                                   \
   const FusedNorm rms = {{TO_FLOAT(norm), BITS_TO_FLOAT(epsilon_bits), BITS_TO_FLOAT(offset_bits)}, false, nullptr}; \
   const FusedShape shape = {M, K, 0, activation, BITS_TO_FLOAT(limit_bits), 1.0f, nullptr};                          \
-  DigitStore digits;                                                                                                 \
+  RowStore row_store;                                                                                                 \
   const auto run = [&](const FusedInput& in) {                                                                       \
     moe_gate_up_few(gate, up, in, order_of, shape, TO_RESULT(h), workgroups, wg);                                    \
   };                                                                                                                 \
   on_prepared(TO_FLOAT(x), M, K, nullptr, flags & NORMED ? &rms : nullptr, !gate.integer || !up.integer,              \
-              gate.integer || up.integer, digits, run);
+              gate.integer || up.integer, row_store, run);
 
 KERNEL strixhlo_moe_gate_up_few(BYTES(x), BYTES(norm), BYTES(order), BYTES(offsets), BYTES(weighed), WEIGHT_BUFFERS(0),
                                 WEIGHT_BUFFERS(1), RESULT(h), GATE_UP_SCALARS, WEIGHT_SCALARS(0), WEIGHT_SCALARS(1),

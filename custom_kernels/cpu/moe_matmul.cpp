@@ -19,7 +19,7 @@ INLINE void moe_rows(const float* x, const int32_t* offsets, const Weight& all, 
                      int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
-  DigitStore store;
+  RowStore store;
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1], row = e * N + n;
     const Weight weight = weight_of(all, e);

@@ -9,6 +9,7 @@ INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Pa
                           int64_t experts, int64_t N, int64_t tile_n, int64_t wg, bool use_tiles) {
   const int64_t n = wg * tile_n, count = min(tile_n, N - n);
   if (count <= 0) return;
+  RowStore store;
   for (int64_t e = 0; e < experts; e++) {
     const int64_t end = offsets[e + 1];
     if (offsets[e] == end) continue;
@@ -19,14 +20,12 @@ INLINE void moe_rows_int8(const Activations& x, const int32_t* offsets, const Pa
       const int64_t left = end - s;
       if (left >= 16) {
         int8_gemm<Fmt>(from, left, rows, to, count, N, use_tiles), s += left;
-      } else if (left >= 8) {
-        int8_gemv<Fmt, 8>(from, rows, to, count, N), s += 8;
       } else if (left >= 4) {
-        int8_gemv<Fmt, 4>(from, rows, to, count, N), s += 4;
+        int8_gemv<Fmt, 4>(from, rows, to, count, N, store), s += 4;
       } else if (left >= 2) {
-        int8_gemv<Fmt, 2>(from, rows, to, count, N), s += 2;
+        int8_gemv<Fmt, 2>(from, rows, to, count, N, store), s += 2;
       } else {
-        int8_gemv<Fmt, 1>(from, rows, to, count, N), s += 1;
+        int8_gemv<Fmt, 1>(from, rows, to, count, N, store), s += 1;
       }
     }
   }

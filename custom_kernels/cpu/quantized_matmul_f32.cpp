@@ -7,7 +7,7 @@
                                    int64_t K, int64_t tile_n, SCALARS_OF_##KIND int64_t wg) {                     \
     const int64_t n = wg * tile_n;                                                                                \
     const QuantizedWeight<Fmt> weight = {PARTS_AT_##KIND, K};                                                     \
-    DigitStore digits;                                                                                            \
-    f32_matmul(AT(x), M, weight, n, min(tile_n, N - n), AT(y) + n, N, digits, MAY_USE_TILES);                                    \
+    RowStore row_store;                                                                                            \
+    f32_matmul(AT(x), M, weight, n, min(tile_n, N - n), AT(y) + n, N, row_store, MAY_USE_TILES);                                    \
   }
 FOR_EACH_FORMAT(F32_MATMUL)

@@ -8,7 +8,8 @@
                                     PARTS_OF_##KIND, BUFFER(float, y), int64_t M, int64_t N, int64_t K, int64_t tile_n, \
                                     SCALARS_OF_##KIND int64_t wg) {                                                    \
     const int64_t n = wg * tile_n;                                                                                     \
-    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, M, PARTS_AT_##KIND, n, min(tile_n, N - n), AT(y) + n, N, \
-                     MAY_USE_TILES);          \
+    RowStore row_store;                                                                                                \
+    int8_matmul<Fmt>({AT(xq), AT(xs), AT(xsum), K}, M, PARTS_AT_##KIND, n, min(tile_n, N - n), AT(y) + n, N, row_store, \
+                     MAY_USE_TILES);                                                                                    \
   }
 FOR_EACH_INTEGER_FORMAT(INT8_MATMUL)
