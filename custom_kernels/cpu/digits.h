@@ -30,7 +30,7 @@ struct __attribute__((may_alias)) DigitRows {
   static constexpr float UNIT = 1.0f / (1 << DIGIT_BITS);  // left to the end, so that scales stay normal floats
   static constexpr int STRIDE = DIGITS * OF_CHUNK + ZERO_PLANES<Fmt, DIGITS> * PLANE;
   // What tells its layout and values from those of other formats.
-  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | ZERO_PLANES<Fmt, DIGITS> << 7 | zero_of<Fmt>() << 10;
+  static constexpr int KIND = M | ORDER<Fmt> << 4 | Fmt::GROUPS << 6 | ZERO_PLANES<Fmt, DIGITS> << 8 | zero_of<Fmt>() << 11;
   alignas(64) int8_t q[M][CAPACITY / W * STRIDE];  // of each chunk the planes of every digit, then what the zero adds
   alignas(64) float scales[M][CAPACITY];
   alignas(64) float total[M][Fmt::GROUPS][CAPACITY];

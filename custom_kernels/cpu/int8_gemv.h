@@ -53,7 +53,7 @@ template <class Fmt, int M>
 struct __attribute__((may_alias)) OrderedRows {
   static constexpr int DIGITS = 1;
   static constexpr int64_t CAPACITY = 512 / M;  // runs
-  static constexpr int KIND = M | ALTERNATING<Fmt> << 4 | Fmt::GROUPS << 5 | Fmt::MINIMUM << 7 | zero_of<Fmt>() << 8 | 1 << 29;
+  static constexpr int KIND = M | ORDER<Fmt> << 4 | Fmt::GROUPS << 6 | Fmt::MINIMUM << 8 | zero_of<Fmt>() << 9 | 1 << 29;
   static constexpr int STRIDE = OF_CHUNK + ZERO_PLANES<Fmt, DIGITS> * PLANE;
   alignas(64) int8_t q[M][CAPACITY / W * STRIDE];
   alignas(64) float scales[M][CAPACITY];

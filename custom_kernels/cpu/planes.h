@@ -8,7 +8,13 @@ constexpr int PLANE = 4 * W;           // bytes
 constexpr int OF_CHUNK = W * RUN;      // bytes of W runs of 8 bits: 8 planes
 static_assert(W == 4 * RUNS);
 
-// of[h][p]: of each run the dword p of half h. (Of ALTERNATING formats half 0 has the even columns.)
+// Which columns: NATURAL: dword p of half h; PAIRS: of the even columns (h = 0) or the odd ones; QUARTERS: 4 b + p of half
+// h in byte b, as two bits lie in the bytes of a stream.
+enum Order { NATURAL, PAIRS, QUARTERS };
+template <class Fmt>
+constexpr Order ORDER = Fmt::LAYOUT == STREAM && Fmt::BITS == 2 ? QUARTERS : ALTERNATING<Fmt> ? PAIRS : NATURAL;
+
+// of[h][p]: four columns of each run.
 struct Planes {
   I of[2][4];
 };
@@ -32,9 +38,33 @@ INLINE F in_lanes(F v) {
 #endif
 }
 
+// Two bits a weight, 8 bytes a run.
+template <bool FULL>
+INLINE Planes planes_of_quarters(const uint8_t* codes, int64_t runs) {
+  alignas(64) uint8_t few[8 * W] = {};
+  if (!FULL)
+    for (int64_t r = 0; r < runs; r++) store(few + 8 * r, load<int64_t>(codes + 8 * r));
+  const uint8_t* from = FULL ? codes : few;
+  const I a = load<I>(from), b = load<I>(from + 4 * W);
+  Planes planes;
+  UNROLL
+  for (int h = 0; h < 2; h++) {
+    I words;  // of each run the h-th
+    UNROLL
+    for (int i = 0; i < W; i++) {
+      const int at = 2 * (i % 4 * RUNS + i / 4) + h;
+      words[i] = at < W ? a[at] : b[at - W];
+    }
+    UNROLL
+    for (int p = 0; p < 4; p++) planes.of[h][p] = (words >> (2 * p)) & 0x03030303;
+  }
+  return planes;
+}
+
 // `runs` runs of weights (FULL: W), as `dot` wants them; lanes of others are anything.
 template <class Fmt, bool FULL>
 INLINE Planes load_planes(const Parts& row, int64_t runs) {
+  if constexpr (ORDER<Fmt> == QUARTERS) return planes_of_quarters<FULL>(row.codes, runs);
   Planes planes;
   if constexpr (NIBBLES<Fmt>) {  // cheaper before they are taken apart
     I packed[4], both[4];
@@ -69,6 +99,14 @@ INLINE Planes load_planes(const Parts& row, int64_t runs) {
   return planes;
 }
 
+// Of every 16 bytes 0, 4, 8, 12, then 1, 5, ...
+INLINE B in_quarters(B v) {
+  B result;
+  UNROLL
+  for (int i = 0; i < 4 * W; i++) result[i] = v[i / 16 * 16 + i % 4 * 4 + i % 16 / 4];
+  return result;
+}
+
 // `runs` runs of 8-bit activations, at most W, in the order of a format's planes; what is missing is zero.
 template <class Fmt>
 INLINE void store_planes(const int8_t* q, int64_t runs, int8_t* to) {
@@ -81,7 +119,8 @@ INLINE void store_planes(const int8_t* q, int64_t runs, int8_t* to) {
       natural = load_natural<true>(q + s * (RUNS * RUN), RUNS);
     else if (left > 0)
       natural = load_natural<false>(q + s * (RUNS * RUN), left);
-    const Codes codes = ALTERNATING<Fmt> ? split_pairs(natural.low, natural.high) : split_halves(natural.low, natural.high);
+    Codes codes = ORDER<Fmt> == PAIRS ? split_pairs(natural.low, natural.high) : split_halves(natural.low, natural.high);
+    if constexpr (ORDER<Fmt> == QUARTERS) codes = {in_quarters(codes.low), in_quarters(codes.high)};
     low[s] = __builtin_bit_cast(I, codes.low);
     high[s] = __builtin_bit_cast(I, codes.high);
   }
@@ -105,7 +144,7 @@ INLINE I dot_group(I start, const Planes& w, const int8_t* x, int g) {
     UNROLL
     for (int p = 0; p < 4; p++) sum = add(sum, 0, p), other = add(other, 1, p);
     return sum + other;
-  } else if constexpr (ALTERNATING<Fmt>) {
+  } else if constexpr (ORDER<Fmt> == PAIRS) {
     UNROLL
     for (int p = 2 * g; p < 2 * g + 2; p++) sum = add(add(sum, 0, p), 1, p);
   } else {
