@@ -108,6 +108,7 @@ def _steps(lowering: Lowering, types: Types) -> list[dict[str, Any]]:
                 types[output.name] = (output.shape, output.dtype)
                 buffers.append(output.name)
         about = {"symbol": launch.symbol, "workgroups": launch.workgroups, "threads": launch.threads}
+        about["local"] = launch.local_memory
         scalars = [SLOT if isinstance(s, CounterSlot) else s for s in launch.scalars]
         steps.append({**about, "scalars": scalars, "buffers": buffers})
     return steps

@@ -37,7 +37,7 @@ def launch_all(kernels: CudaKernels, steps: list[dict[str, Any]], buffers: Buffe
     for step in steps:
         pointers = [buffers[name].data_ptr() for name in step["buffers"]]
         scalars = [layer if s == "slot" else s for s in step["scalars"]]
-        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, scalars)
+        kernels.launch(step["symbol"], step["workgroups"], step["threads"], pointers, scalars, step["local"])
 
 
 def check(kernels: CudaKernels, case: dict[str, Any], stored: dict[str, np.ndarray]) -> None:

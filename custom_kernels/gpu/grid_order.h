@@ -2,7 +2,8 @@
 //
 // Workgroups take tickets, and a ticket's work may wait for that of lower tickets only. Those were taken by workgroups
 // that run already, so that nobody waits for one that has not started: any number of workgroups may be resident.
-// The counters of a launch are zero when it starts. They come after SCRATCH_WORDS words for what workgroups tell others.
+// The counters of a launch are zero when it starts. They come after SCRATCH_WORDS words for what workgroups tell others, half
+// of them for launches of even, half for those of odd numbers, which are zero too: each launch clears those of the next one.
 #pragma once
 
 #include "elements.h"
@@ -10,7 +11,13 @@
 #if !defined(__AMDGCN__)
 
 enum GridCounter : u32 { TICKETS, FINISHED = 16 };  // words of a launch's counters, in different sectors
-inline constexpr u32 COUNTER_WORDS = 32, SCRATCH_WORDS = 364 * 32;
+inline constexpr u32 COUNTER_WORDS = 32, HALF_WORDS = 364 * 32, SCRATCH_WORDS = 2 * HALF_WORDS;
+
+DEVICE GLOBAL u32* half_of_launch(GLOBAL u32* scratch, u32 slot) { return scratch + slot % 2 * HALF_WORDS; }
+DEVICE void clear_other_half(GLOBAL u32* scratch, u32 slot, u32 workgroups, u32 threads) {
+  GLOBAL u32* other = half_of_launch(scratch, slot + 1);
+  for (u32 i = workgroup_id() * threads + thread_id(); i < HALF_WORDS; i += workgroups * threads) other[i] = 0;
+}
 
 #if defined(__NVPTX__)
 DEVICE u32 take_ticket(GLOBAL u32* counters) {
@@ -44,7 +51,12 @@ DEVICE f32x4 load_fresh(const GLOBAL X* x, u64 i) {
   asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(x + 4 * i) : "memory");
   return widen4(__builtin_bit_cast(Four<X>, (u32x2){first, second}));
 }
+// On the CPU, where a thread that waits keeps others from running: what is waited for must be there.
+DEVICE void nobody_comes() {}
+DEVICE void meet_where_nobody_waits() {}
 #else
+DEVICE void nobody_comes() { __builtin_trap(); }
+DEVICE void meet_where_nobody_waits() { barrier(); }
 DEVICE u32 take_ticket(GLOBAL u32* counters) { return counters[TICKETS]++; }
 DEVICE void count_finished(GLOBAL u32* counters) { counters[FINISHED]++; }
 DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {

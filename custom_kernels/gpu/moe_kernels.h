@@ -7,6 +7,7 @@
 #include "moe_gemm.h"
 #include "moe_gemv.h"
 #include "moe_one.h"
+#include "moe_one_spans.h"
 #include "moe_pairs.h"
 #include "moe_rows.h"
 #include "moe_route.h"
@@ -93,19 +94,36 @@
           CORRECTION != nullptr, 0},                                                                   \
          hidden, inner, unit_tiles, unit_rows});                                                                    \
   }
+// The same of 4-bit weights, by the spans of expert_spans.h.
+#define MOE_ONE_SPANS(symbol, X, BIASES, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, DOWN, DOWN_IS, CORRECTION, GATE_BIAS, UP_BIAS, \
+                BIAS, NORM, RESIDUAL)                                                                               \
+  KERNEL(ONE_THREADS)                                                                                               \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, INSIDE DOWN,                      \
+              OUT(u32, scratch), OUT(X, y), u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits,          \
+              u32 groups, u32 group_k, u32 group_top, u32 hidden, u32 inner, u32 units, u32 of_up, u32 of_down, u32 by_tiles, u32 by_k, u32 by_up_spans, u32 by_down_spans,          \
+              u32 slot, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 added_bits) {                          \
+    moe_one_spans<INSIDE Weight, BIASES, NORMED>(                                                                         \
+        logits, positions, CORRECTION, x, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                \
+        INSIDE Weight(INSIDE DOWN_IS), GATED_BY(GATE_BIAS, UP_BIAS), BIAS,                                          \
+        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                        \
+        Residual<X>{RESIDUAL, __builtin_bit_cast(f32, added_bits)}, y, scratch, slot,                                \
+        {{1, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups, group_k, group_top,        \
+          CORRECTION != nullptr, 0},                                                                   \
+         hidden, inner, units, {of_up >> 16, of_up & 0xffffu}, {of_down >> 16, of_down & 0xffffu}, by_tiles, by_k, by_up_spans, by_down_spans});                                                                    \
+  }
 // Of few rows on NVIDIA GPUs, each summed as MOE_ONE does it.
-#define MOE_GATE_UP_ROWS(symbol, X, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
+#define MOE_GATE_UP_ROWS(symbol, X, SPANS, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \
   KERNEL(ROWS_THREADS)                                                                                            \
   void symbol(IN(X, x), ROUTING, INSIDE GATE, INSIDE UP, OUT(X, h), EXPERT_SCALARS, GATED_SCALARS,                 \
               u32 matrix_rows) {                                                                                  \
-    moe_gate_up_rows(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
+    moe_gate_up_rows<SPANS>(x, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE GATE_IS),                         \
                      INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,                                 \
                      {experts, n, columns, lanes, workgroups}, matrix_rows);                                       \
   }
-#define MOE_DOWN_ROWS(symbol, X, Weight, DOWN, DOWN_IS)                                                            \
+#define MOE_DOWN_ROWS(symbol, X, SPANS, Weight, DOWN, DOWN_IS)                                                            \
   KERNEL(ROWS_THREADS)                                                                                            \
   void symbol(IN(X, h), ROUTING, INSIDE DOWN, OUT(X, y), EXPERT_SCALARS, u32 matrix_rows) {                        \
-    moe_down_rows(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                         \
+    moe_down_rows<SPANS>(h, {expert, order, offsets, tiles, k}, INSIDE Weight(INSIDE DOWN_IS), y,                         \
                   {experts, n, columns, lanes, workgroups}, matrix_rows);                                          \
   }
 #define MOE_ROWS_GEMV(symbol, X, M, Weight, DOWN, DOWN_IS)                                    \

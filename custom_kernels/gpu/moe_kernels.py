@@ -96,17 +96,17 @@ class OneForm:
     normed: bool
     added: bool  # to a residual
 
-    def symbol(self, name: str) -> str:
-        """name: of the format, in symbols."""
+    def symbol(self, name: str, way: str = "gemv") -> str:
+        """name: of the format, in symbols. way: "gemv" or "spans"."""
         flags = "_corrected" * self.corrected + "_biased" * self.biased + "_normed" * self.normed
-        return f"strixhlo_moe_one{flags}{'_added' * self.added}_gemv_{name}"
+        return f"strixhlo_moe_one{flags}{'_added' * self.added}_{way}_{name}"
 
     def bindings(self, parts: int) -> int:
         """Its buffers: logits, positions, x, three weights, ..., counters (with h), y."""
         return 3 + 3 * parts + self.corrected + 3 * self.biased + self.normed + self.added + 2
 
-    def line(self, kind: str, weight: Callable[..., str]) -> str:
-        """kind: the format's C++ type; weight(prefix, ...): `weight_parameters` of its members."""
+    def line(self, kind: str, weight: Callable[..., str], way: str = "gemv") -> str:
+        """kind: the format's C++ type; weight(prefix, ...): `weight_parameters` of its members; way: as of `symbol`."""
         biases, bias = ("gate_bias", "up_bias") * self.biased, ("bias",) * self.biased
         first = "(IN(f32, correction), " if self.corrected else "("
         last = weight("down", *bias, *("norm",) * self.normed)
@@ -121,7 +121,13 @@ class OneForm:
             "residual" if self.added else "nullptr",
         ]
         weights = f"{first}{weight('gate')[1:]}, {weight('up', *biases)}, {last}"
-        return f"MOE_ONE({OF}, {flags}, {kind}, {weights}, {', '.join(others)})"
+        macro = "MOE_ONE_SPANS" if way == "spans" else "MOE_ONE"
+        return f"{macro}({OF}, {flags}, {kind}, {weights}, {', '.join(others)})"
+
+
+def in_spans(name: str) -> bool:
+    """Whether expert_spans.h has a format. name: its own, or what its kernels are called."""
+    return name.startswith("affine4_")
 
 
 def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:
@@ -129,18 +135,23 @@ def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: 
     kind = "(Bf16Runs)" if format == "bf16" else f"({weight_type(format, dtypes)})"
     members = [member_of(p) for p in parts]
     weight = partial(weight_parameters, members)
+    ways = (("few", "false"), ("few_spans", "true")) if in_spans(format) else (("few", "false"),)
     lines = {}
     for flags in product((False, True), repeat=4):
         form = OneForm(*flags)
         if form.bindings(len(members)) <= MOST_BINDINGS:
             lines[form.symbol(name)] = form.line(kind, weight)
+            if in_spans(format):
+                lines[form.symbol(name, "spans")] = form.line(kind, weight, "spans")
     for biased in (False, True):
         if gate_up_bindings(len(members), biased) > MOST_BINDINGS:
             continue
         biases = ("gate_bias", "up_bias") if biased else ()
         pair = ", ".join([weight("gate"), weight("up", *biases), *(biases or ("nullptr", "nullptr"))])
-        lines[f"strixhlo_moe_{gate_up(biased)}_few_{name}"] = f"MOE_GATE_UP_ROWS({OF}, {kind}, {pair})"
-    lines[f"strixhlo_moe_rows_few_{name}"] = f"MOE_DOWN_ROWS({OF}, {kind}, {weight('down')})"
+        for few, spans in ways:
+            lines[f"strixhlo_moe_{gate_up(biased)}_{few}_{name}"] = f"MOE_GATE_UP_ROWS({OF}, {spans}, {kind}, {pair})"
+    for few, spans in ways:
+        lines[f"strixhlo_moe_rows_{few}_{name}"] = f"MOE_DOWN_ROWS({OF}, {spans}, {kind}, {weight('down')})"
     return lines
 
 

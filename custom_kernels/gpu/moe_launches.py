@@ -15,6 +15,7 @@ from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float
 from ..ops.moe_matmul import ACTIVATIONS, part_names, scaled_together
 from ..ops.moe_route import RESULTS, SCORINGS, most_tiles, result_shapes
 from .elements import with_elements
+from .expert_spans import fits_spans
 from .gemm_tiles import EXPERT_MATRIX_TILE, EXPERT_TILE, Tile, tiled
 from .kernels import DENSE, WIDE, weight_name
 from .launches import WAVE, Chip, run_of
@@ -24,6 +25,7 @@ from .moe_kernels import (
     ROUTE_EXPERTS,
     gate_up,
     gate_up_bindings,
+    in_spans,
 )
 
 MOST_CHOSEN, MOST_GROUPS, MOST_PAIRS = 16, 32, 8192
@@ -103,6 +105,13 @@ class Experts:
         fits = self.kernel not in WIDE and self.columns % FEW_COLUMNS == 0
         return bool(chip.multiprocessors) and fits and tokens <= FEW_TOKENS
 
+    def spans(self, chip: Chip, types: OperandTypes, hidden: int, inner: int) -> bool:
+        """Whether they go by spans. types: of the parts of gate, or of down, [experts * hidden, inner]."""
+        if not chip.multiprocessors or not in_spans(self.kernel):
+            return False
+        scales = [((shape[0], shape[1] * hidden // self.columns), dtype) for shape, dtype in types]  # as gate has them
+        return fits_spans(chip, self.k, hidden, inner, scales, self.x)
+
     def tiles(self, chip: Chip, tokens: int, pairs: int) -> Tiles | None:
         """How the matrix units take the rows of `pairs` pairs; None where no expert can have enough of them, or where
         the units do not hold its codes."""
@@ -174,7 +183,7 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
     parts = (*operands[0], *operands[1], *biases)
     weighed = ("weights",) * bool(attributes.get("weighed", False))
     if gate == up and not weighed and gate_up_bindings(len(names), biased) <= MOST_BINDINGS:
-        launches = _together(chip, gate, parts, biased, how, t, pairs)
+        launches = _together(chip, gate, parts, biased, how, t, pairs, types[5 : 5 + len(names)])
     else:
         launches = _apart(chip, (gate, up), operands, biases, how, t, pairs, weighed)
     if normed:
@@ -186,7 +195,14 @@ def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) 
 
 
 def _together(
-    chip: Chip, weight: Experts, parts: tuple[str, ...], biased: bool, how: tuple[int, int], tokens: int, pairs: int
+    chip: Chip,
+    weight: Experts,
+    parts: tuple[str, ...],
+    biased: bool,
+    how: tuple[int, int],
+    tokens: int,
+    pairs: int,
+    types: OperandTypes,
 ) -> list[Launch]:
     matrix, inputs = weight.tiles(chip, tokens, pairs), ("x", *ROUTING, *parts)
     h = Output("h", (pairs, weight.n), weight.x)
@@ -197,7 +213,8 @@ def _together(
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups)
     symbol = f"strixhlo_moe_{gate_up(biased)}_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):
-        workgroups, symbol = ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_few_{weight.kernel}"
+        few = "few_spans" if weight.spans(chip, types, weight.columns, weight.n) else "few"
+        workgroups, symbol = ceil_div(weight.n, 8 * FEW_WAVES), f"strixhlo_moe_{gate_up(biased)}_{few}_{weight.kernel}"
         shape = (*shape[:-1], workgroups)
     scalars, threads = (*shape, *how, matrix.least if matrix else NEVER), chip.gemv_waves * WAVE
     launches = [Launch(with_elements(symbol, weight.x), inputs, (h,), scalars, tiles * workgroups, threads)]
@@ -258,7 +275,7 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
     after = (int(biased), int(added), float_bits(attributes.get("scale", 1.0)))
     further = (*(bias or ("weights",)), *(residual or ("h",)))
     y = (Output("y", (t, weight.n), x),)
-    rows = _rows(chip, weight, "h", down, "down", t, pairs)
+    rows = _rows(chip, weight, "h", down, "down", t, pairs, types[7 : 7 + len(down)])
     inputs = (rows[-1].outputs[0].name, "weights", "places", "expert", *further)
     scalars, grid = (t, k, experts, weight.n, *after), ceil_div(t * weight.n, THREADS)
     combine = Launch(with_elements("strixhlo_moe_combine", x), inputs, y, scalars, grid, THREADS)
@@ -271,9 +288,10 @@ def down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
 
 
 def _rows(
-    chip: Chip, weight: Experts, x: str, parts: tuple[str, ...], result: str, tokens: int, pairs: int
+    chip: Chip, weight: Experts, x: str, parts: tuple[str, ...], result: str, tokens: int, pairs: int, types: OperandTypes = ()
 ) -> list[Launch]:
-    """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows."""
+    """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows. types: of the parts of down, to
+    go by spans where it can."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.tiles(chip, tokens, pairs)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     if matrix and not matrix.gemv:
@@ -283,7 +301,8 @@ def _rows(
     shape = (weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, least)
     symbol = f"strixhlo_moe_rows_gemv_{weight.kernel}_m{EXPERT_ROWS}"
     if weight.few(chip, tokens):
-        workgroups, symbol = ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_few_{weight.kernel}"
+        few = "few_spans" if types and weight.spans(chip, types, weight.n, weight.columns) else "few"
+        workgroups, symbol = ceil_div(weight.n, 16 * FEW_WAVES), f"strixhlo_moe_rows_{few}_{weight.kernel}"
         shape = (*shape[:-2], workgroups, shape[-1])
     grid, threads = tiles * workgroups, chip.gemv_waves * WAVE
     launches = [Launch(with_elements(symbol, weight.x), inputs, (out,), shape, grid, threads)]

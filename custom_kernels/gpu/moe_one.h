@@ -19,7 +19,7 @@ inline constexpr u32 ONE_THREADS = 512, ONE_WAVES = ONE_THREADS / WAVE, TAKER = 
 inline constexpr u32 MOST_ROUNDS = 6;  // tasks of a wave in a unit
 inline constexpr u32 ONE_CHUNKS = 364, SLOT_CHUNKS = MOST_ROUNDS * ONE_WAVES * 16 / CHUNK_WORDS;
 inline constexpr u32 NO_TICKET = ~0u, MOST_ONE_BIASES = 128;
-static_assert(ONE_CHUNKS * CHUNK <= SCRATCH_WORDS && SLOT_CHUNKS * CHUNK_WORDS >= 3 * MOST_EXPERTS);
+static_assert(ONE_CHUNKS * CHUNK <= HALF_WORDS && SLOT_CHUNKS * CHUNK_WORDS >= 3 * MOST_EXPERTS);
 
 struct OneToken {
   LOCAL_ARRAY static inline u32x4 words[ONE_CHUNKS * CHUNK_WORDS / 4];  // x, or h; at its end the scores, sums of tasks
@@ -243,7 +243,8 @@ template <class W, bool BIASED, bool NORMED, class X>
 DEVICE void moe_one(const GLOBAL X* logits, const GLOBAL i32* positions, const GLOBAL f32* correction, const GLOBAL X* x,
                     W gate, W up, W down, const GatedBy gated, const GLOBAL f32* bias, const RmsNorm norm,
                     const Residual<X> residual, GLOBAL X* y, GLOBAL u32* scratch, u32 slot, const OneShape s) {
-  GLOBAL X* h = (GLOBAL X*)scratch;
+  GLOBAL X* h = (GLOBAL X*)half_of_launch(scratch, slot);
+  if (workgroup_id() == 0) clear_other_half(scratch, slot, 1, ONE_THREADS);
   GLOBAL u32* counters = scratch + SCRATCH_WORDS + slot * COUNTER_WORDS;
   const OnePlan p(s);
   const u32 wave = wave_id(), lane = lane_id(), thread = thread_id();

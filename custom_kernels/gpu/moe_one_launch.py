@@ -23,6 +23,7 @@ from ..ops.moe_route import SCORINGS
 from .elements import with_elements
 from .launches import Chip
 from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, OneForm
+from .expert_spans import SPANS_LOCAL, spans_scalars, units_of_spans
 from .moe_launches import MOST_CHOSEN, MOST_GROUPS, Experts, experts_of
 
 THREADS, WAVES = 512, 16
@@ -103,11 +104,18 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     groups = (a["groups"], a["group_k"], a["group_top"])
     activation = (ACTIVATIONS.index(a["activation"]), float_bits(a["limit"]))
     norm = (float_bits(a["epsilon"]), float_bits(a["offset"]), float_bits(a["added_scale"]))
-    shape = (hidden, gate.n, geometry.tiles, geometry.rows)
+    units = units_of_spans(chip, gate.k, hidden, gate.n)
+    spans = gate.spans(chip, own["gate"], hidden, gate.n)
+    way, shape = "gemv", (hidden, gate.n, geometry.tiles, geometry.rows)
+    if spans:
+        way, shape = "spans", (hidden, gate.n, units, *spans_scalars(gate.k, hidden, gate.n, units))
     outputs = (
         Output("counted", (SCRATCH_WORDS + COUNTER_WORDS,), "i32", updates=COUNTERS),
         Output("y", (1, hidden), x),
     )
-    symbol = with_elements(form.symbol(gate.kernel), x)
+    symbol = with_elements(form.symbol(gate.kernel, way), x)
     inputs, scalars = (*names, COUNTERS), (*routing, *groups, *shape, CounterSlot(), *activation, *norm)
-    return Lowering(names, (Launch(symbol, inputs, outputs, scalars, geometry.workgroups, THREADS),), ("y",))
+    workgroups = units if spans else geometry.workgroups
+    return Lowering(
+        names, (Launch(symbol, inputs, outputs, scalars, workgroups, THREADS, local_memory=SPANS_LOCAL if spans else 0),), ("y",)
+    )

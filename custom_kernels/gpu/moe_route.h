@@ -129,16 +129,15 @@ DEVICE f32 sparse_weight(const f32 (&logits)[PER_LANE], u32 id, f32 logit, const
   return weight;
 }
 
-// The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th. scratch: local memory for
-// MOST_EXPERTS numbers of each wave.
-template <u32 PER_LANE, class X>
-DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, LOCAL f32* scratch, u32& id,
-                   f32& weight) {
+// The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th. all, meet: as of
+// keep_best_groups.
+template <u32 PER_LANE, class X, class Meet>
+DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, LOCAL f32* all, const Meet& meet,
+                   u32& id, f32& weight) {
   const u32 lane = lane_id();
   f32 scores[PER_LANE], choice[PER_LANE];
   scores_of(logits, c.experts, c.scoring, scores, c.logit_scale);
-  const auto meet = []() __attribute__((always_inline)) { barrier(); };
-  choice_of(scores, bias, c, choice, scratch + wave_id() * MOST_EXPERTS, meet);
+  choice_of(scores, bias, c, choice, all, meet);
   u32 keys[PER_LANE];  // 0: of none, or of one that is chosen
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     keys[i] = i * WAVE + lane < c.experts ? (u32)(choice_key(choice[i], 0) >> 32) : 0;
@@ -157,6 +156,13 @@ DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteCh
     weight = id / WAVE == i ? score : weight;
   }
   if (c.scoring == SPARSE_MIXER) weight = sparse_weight(scores, id, weight, c);
+}
+// Where all waves do so. scratch: local memory for MOST_EXPERTS numbers of each wave.
+template <u32 PER_LANE, class X>
+DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteChoice& c, LOCAL f32* scratch, u32& id,
+                   f32& weight) {
+  const auto meet = []() __attribute__((always_inline)) { barrier(); };
+  choose<PER_LANE>(logits, bias, c, scratch + wave_id() * MOST_EXPERTS, meet, id, weight);
 }
 
 // What becomes of the chosen scores: lanes from k on hold nothing.

@@ -3,7 +3,7 @@
 // result is the one that moe_one.h has for a token alone.
 #pragma once
 
-#include "expert_tasks.h"
+#include "expert_spans.h"
 #include "moe_gemv.h"
 
 #if !defined(__AMDGCN__)
@@ -65,8 +65,89 @@ DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns
   }
 }
 
+// The same of whole spans of 4-bit weights, each summed as moe_one_spans.h does it: SPANS_OF_ROWS blocks of x in local memory.
+inline constexpr u32 SPANS_OF_ROWS = 192;
+struct SpanRowsStage {
+  LOCAL_ARRAY static inline u32x4 codes[ROWS_WAVES * SPAN_BYTES / 16];
+  LOCAL_ARRAY static inline u32x4 digits[SPANS_OF_ROWS * 8];
+  LOCAL_ARRAY static inline f32 unit[SPANS_OF_ROWS], sum[SPANS_OF_ROWS];
+};
+
+template <u32 M, class W, class X, class Source>
+DEVICE void rows_times_spans(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
+                             u32 first_row, u32 second_row, f32 (&total)[M][2]) {
+  using C = SpanCodes<W>;
+  constexpr u32 STRIDE = SPANS_OF_ROWS / M, SPANS = STRIDE / SPAN_BLOCKS;  // of a row of x in local memory
+  const u32 lane = lane_id(), spans = ceil_div(columns, SPAN_COLUMNS), blocks = columns / BLOCK, bytes = columns / 2;
+  const SpansOfX<W, X> of_x = {(LOCAL u8*)SpanRowsStage::digits, SpanRowsStage::unit, SpanRowsStage::sum};
+  LOCAL u8* codes = (LOCAL u8*)SpanRowsStage::codes + wave_id() * SPAN_BYTES;
+  const GLOBAL u8 *low[C::ARRAYS], *high[C::ARRAYS];
+  UNROLL for (u32 a = 0; a < C::ARRAYS; a++) {
+    low[a] = C::array_of(first, a) + (u64)(first_row + lane / 4) * C::row_bytes(a, columns);
+    high[a] = C::array_of(second, a) + (u64)(second_row + lane / 4) * C::row_bytes(a, columns);
+  }
+  // Four times 16 bytes of a lane: rows lane / 8 and, of the other tensor, the same, and those four rows on.
+  const GLOBAL u8* from[2] = {(const GLOBAL u8*)first.parts.codes + (u64)(first_row + lane / 8) * bytes + lane % 8 * 16,
+                              (const GLOBAL u8*)second.parts.codes + (u64)(second_row + lane / 8) * bytes + lane % 8 * 16};
+  u32x4 next[4] = {};
+  const auto ask = [&](u32 span) __attribute__((always_inline)) {
+    const u32 at = span * SPAN_ROW + lane % 8 * 16;
+    UNROLL for (u32 i = 0; i < 4; i++) {
+      next[i] = at < bytes ? *(const GLOBAL u32x4*)(from[i / 2] + i % 2 * 4 * bytes + span * SPAN_ROW) : (u32x4)0u;
+    }
+  };
+  ask(0);
+  SpanRight<W, X> right;
+  for (u32 span = 0; span < spans; span++) {
+    if (span % SPANS == 0) {
+      barrier();  // nobody reads any more what was there
+      const u32 of_stage = smaller(spans - span, SPANS) * SPAN_BLOCKS * 4;
+      for (u32 i = 0; i < M; i++) {
+        const u32 row = source(i);
+        for (u32 item = thread_id(); item < of_stage; item += ROWS_THREADS) {
+          const u32 column = span * SPAN_COLUMNS + item * 8;
+          f32 v[8] = {};
+          if (column < columns) {
+            UNROLL for (u32 q = 0; q < 2; q++) {
+              const f32x4 four = load4(x, (u64)row * (columns / 4) + column / 4 + q);
+              UNROLL for (u32 c = 0; c < 4; c++) v[4 * q + c] = four[c];
+            }
+          }
+          wave_meets();
+          of_x.put(i * STRIDE + item / 4, v);
+        }
+      }
+      barrier();
+    }
+    wave_meets();  // nobody reads any more the codes of before
+    UNROLL for (u32 i = 0; i < 4; i++) {
+      *(LOCAL u32x4*)(codes + (lane / 8 + i * 4) * SPAN_STRIDE + lane % 8 * 16) = next[i];
+    }
+    if (span + 1 < spans) ask(span + 1);
+    wave_meets();
+    f32 sum[M];
+    span_products<M, W, X>(codes, of_x, span % SPANS * SPAN_BLOCKS, STRIDE, span * SPAN_BLOCKS, blocks, low, high, right, sum);
+    UNROLL for (u32 i = 0; i < M; i++) total[i][0] = span ? total[i][0] + sum[i] : sum[i];
+  }
+  UNROLL for (u32 i = 0; i < M; i++) {
+    const f32 of_lane = total[i][0];
+    UNROLL for (u32 r = 0; r < 2; r++) total[i][r] = shuffle(of_lane, lane / 4 * 4 + r);
+  }
+}
+
+// By spans where the weights are made so, else by chunks. rows: a lane's two; tile: the first row of 8 of each, or of 16.
+template <u32 M, bool SPANS, class W, class X, class Source>
+DEVICE void rows_times_stripe(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
+                              u32 first_row, u32 second_row, const u32 (&rows)[2], f32 (&total)[M][2]) {
+  if constexpr (SPANS) {
+    rows_times_spans<M, W>(x, source, columns, first, second, first_row, second_row, total);
+  } else {
+    rows_times_tile<M, W>(x, source, columns, first, second, rows, total);
+  }
+}
+
 // `each`: workgroups of a tile of sorted rows, which have 8 tiles of weight rows each.
-template <class W, class X>
+template <bool SPANS, class W, class X>
 DEVICE void moe_gate_up_rows(const GLOBAL X* x, const ExpertRouting routing, W gate, W up, const GatedBy gated,
                              GLOBAL X* h, const ExpertShape s, u32 matrix_rows) {
   gate.runs = up.runs = s.columns / W::RUN;
@@ -76,14 +157,15 @@ DEVICE void moe_gate_up_rows(const GLOBAL X* x, const ExpertRouting routing, W g
     const u32 row = tile * 8 + lane / 4, of_weight = e * s.n + smaller(row, s.n - 1), rows[2] = {of_weight, of_weight};
     const auto source = [&](u32 i) __attribute__((always_inline)) { return routing.token(first + smaller(i, count - 1)); };
     f32 total[M][2];
-    rows_times_tile<M, W>(x, source, s.columns, of_expert(gate, e), of_expert(up, e), rows, total);
+    const u32 begin = e * s.n + smaller(tile * 8, s.n - 8);  // of spans: rows are whole eights
+    rows_times_stripe<M, SPANS, W>(x, source, s.columns, of_expert(gate, e), of_expert(up, e), begin, begin, rows, total);
     UNROLL for (u32 i = 0; i < M; i++) {
       if (i % 4 != lane % 4 || i >= count || row >= s.n) continue;
       store(h, (u64)(first + i) * s.n + row, gated(total[i][0], total[i][1], of_weight));
     }
   });
 }
-template <class W, class X>
+template <bool SPANS, class W, class X>
 DEVICE void moe_down_rows(const GLOBAL X* h, const ExpertRouting routing, W weight, GLOBAL X* y,
                           const ExpertShape s, u32 matrix_rows) {
   weight.runs = s.columns / W::RUN;
@@ -95,7 +177,8 @@ DEVICE void moe_down_rows(const GLOBAL X* h, const ExpertRouting routing, W weig
     const auto source = [&](u32 i) __attribute__((always_inline)) { return first + smaller(i, count - 1); };
     const W own = of_expert(weight, e);
     f32 total[M][2];
-    rows_times_tile<M, W>(h, source, s.columns, own, own, rows, total);
+    const u32 begin = e * s.n + smaller(tile * 16, s.n - 16);
+    rows_times_stripe<M, SPANS, W>(h, source, s.columns, own, own, begin, begin + 8, rows, total);
     UNROLL for (u32 i = 0; i < M; i++) {
       UNROLL for (u32 r = 0; r < 2; r++) {
         if (i % 4 != lane % 4 || i >= count || row + 8 * r >= s.n) continue;
