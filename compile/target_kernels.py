@@ -12,7 +12,7 @@ from ..custom_kernels.choices import RULES_ONLY, Choices
 from ..custom_kernels.cpu.matrix_unit import for_matrix_unit, kernel_features
 from ..custom_kernels.cpu.rules import cpu_rules
 from ..custom_kernels.gpu.kernels import hsaco, ptx_object, sources_hash
-from ..custom_kernels.gpu.launches import GFX1151, H200
+from ..custom_kernels.gpu.launches import GFX1151, H200, SM_90
 from ..custom_kernels.gpu.rules import gpu_rules
 from ..custom_kernels.ops.launch import LoweringRule
 from ..custom_kernels.toolchain import KernelObject, build_cpu_object, kernel_sources_hash
@@ -23,6 +23,7 @@ from .lower import ExportRule
 from .targets import Target
 
 CHIPS = {"rocm": GFX1151, "cuda": H200}  # launches are shaped for these, and run on others
+OWN_CHIPS = {"sm_90": SM_90}  # with launches that need what others have not
 # What PTX is made for: the oldest GPU that a CUDA target names, and the first that converts fp8. The driver compiles it
 # for newer ones.
 PTX_CHIPS = {"sm_80": "sm_80", "sm_86": "sm_80"}
@@ -37,7 +38,7 @@ def lowering_rules(target: Target, activations: str, choices: Choices = RULES_ON
         if kernel_features(target.cpu_features) == target.cpu_features:
             return rules
         return {name: for_matrix_unit(rule) for name, rule in rules.items()}
-    chip = CHIPS.get(target.kind)
+    chip = OWN_CHIPS.get(target.chip, CHIPS.get(target.kind))
     return gpu_rules(replace(chip, choices=choices)) if chip else {}
 
 

@@ -12,8 +12,9 @@ KINDS = ("cpu", "rocm", "cuda", "vulkan")
 # GPUs by kind; the first is meant when none is named.
 CHIPS = {
     "rocm": ("gfx1151",),
-    "cuda": ("sm_80", "sm_86", "sm_89", "sm_120"),  # all that IREE 3.13 knows
+    "cuda": ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"),
 }
+IREE_CHIPS = {"sm_90": "sm_89"}  # what IREE 3.13 takes for those that it does not know: the newest before
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _gpu(text: str, kind: str, variant: str) -> Target:
     if chip not in CHIPS[kind]:
         raise StrixhloError(_unknown_chip(kind, chip))
     driver = {"rocm": "hip", "cuda": "cuda"}[kind]
-    flags = (f"--iree-hal-target-device={driver}", f"--iree-{kind}-target={chip}")
+    flags = (f"--iree-hal-target-device={driver}", f"--iree-{kind}-target={IREE_CHIPS.get(chip, chip)}")
     return Target(text, kind, (*flags, *COMMON_FLAGS), chip=chip)
 
 
@@ -93,6 +94,6 @@ def _unknown_chip(kind: str, chip: str) -> str:
     if kind == "cuda":
         return (
             f"the compiler does not know the CUDA GPU {chip!r}, only {known}; a program is PTX, which the driver"
-            " compiles for any newer GPU when it loads: name one that is not newer than yours (H100, H200: cuda:sm_89)"
+            " compiles for any newer GPU when it loads: name one that is not newer than yours (H100, H200: cuda:sm_90)"
         )
     return f"the AMD GPU {chip!r} has no kernels here, only {known}"

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from strixhlo.custom_kernels.gpu.launches import H200
+from strixhlo.custom_kernels.gpu.launches import SM_90
 from strixhlo.custom_kernels.gpu.moe_kernels import OneForm
 from strixhlo.custom_kernels.gpu.moe_launches import moe_down, moe_gate_up, moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
@@ -77,7 +77,7 @@ def _of_one(shape: MoeShape, types: Types) -> Lowering | None:
     attributes |= {"added": False, "added_scale": 1.0}
     form = OneForm(corrected=False, biased=shape.biased, normed=False, added=False)
     names = operands_of(shape.format, shape.hidden, form)
-    return moe_one(H200, attributes, [types[name] for name in names])
+    return moe_one(SM_90, attributes, [types[name] for name in names])
 
 
 def _calls(shape: MoeShape, weights: Types) -> list[tuple[Any, dict[str, Any], tuple[str, ...]]]:
@@ -90,8 +90,8 @@ def _calls(shape: MoeShape, weights: Types) -> list[tuple[Any, dict[str, Any], t
     biases = (("gate_bias", "up_bias"), ("bias",)) if shape.biased else ((), ())
     return [
         (moe_route, routing_attributes(shape), ("logits", "positions")),
-        (lambda a, t: moe_gate_up(H200, a, t), gate_up, ("x", *routed, *parts["gate"], *parts["up"], *biases[0])),
-        (lambda a, t: moe_down(H200, a, t), own, ("h", "weights", "places", *routed, *parts["down"], *biases[1])),
+        (lambda a, t: moe_gate_up(SM_90, a, t), gate_up, ("x", *routed, *parts["gate"], *parts["up"], *biases[0])),
+        (lambda a, t: moe_down(SM_90, a, t), own, ("h", "weights", "places", *routed, *parts["down"], *biases[1])),
     ]
 
 

@@ -17,7 +17,7 @@ def units_of_spans(chip: Chip, k: int, hidden: int, inner: int) -> int:
 
 
 def fits_spans(chip: Chip, k: int, hidden: int, inner: int, types: OperandTypes, x: str) -> bool:
-    """Whether a token's experts are for moe_one_spans.h: rows of whole eights and pairs of blocks, and local memory enough.
+    """Whether a token's experts are for moe_one_spans.h: whole blocks of 64, and local memory enough.
 
     types: of the parts of gate, [experts * inner, hidden]; x: the dtype of activations.
     """
@@ -35,8 +35,8 @@ def fits_spans(chip: Chip, k: int, hidden: int, inner: int, types: OperandTypes,
 
 
 def spans_scalars(k: int, hidden: int, inner: int, units: int) -> tuple[int, ...]:
-    """Stripes of gate and up, and of down, of a unit (upper half), and how many units have one more; then inverses, as `divided` of
-    moe_one_spans.h takes them."""
+    """Stripes of gate and up, and of down, of a unit (upper half), and how many units have one more; then inverses, as
+    `divided` of span_walk.h takes them."""
     tiles, up_spans, down_spans = inner // 8, ceil_div(hidden, SPAN), ceil_div(inner, SPAN)
     inverses = [ceil_div(2**32, d) % 2**32 for d in (tiles, k, up_spans, down_spans)]
     shares = (divmod(k * tiles, units), divmod(hidden // 16, units))

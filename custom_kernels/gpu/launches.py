@@ -6,7 +6,7 @@ The constants are chosen for gfx1151 (40 CUs of two SIMDs, about 212 GB/s) by re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..choices import RULES_ONLY, Choices, Option, Question
 from ..ops.formats import WeightFormat
@@ -53,6 +53,7 @@ class Chip:
     attention_blocks: int = 1  # of 16 rows for a wave of attention with many
     attention_part: int = 128  # dimensions of values that a wave of it has, at most
     rings: bool = False  # whether attention's keys and values go through local memory (flash_ring.h): NVIDIA's GPUs
+    expert_spans: bool = False  # whether a workgroup has local memory for moe_one_spans.h
     multiprocessors: int = 0  # where a mixture of experts of one token is one launch (NVIDIA): its workgroups
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
@@ -76,6 +77,7 @@ H200 = Chip(
     rings=True,
     origin="measured",
 )
+SM_90 = replace(H200, expert_spans=True)  # what an H100 or H200 alone can run: 227 KB of local memory a workgroup
 
 
 def run_of(name: str) -> int:

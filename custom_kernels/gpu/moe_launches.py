@@ -107,7 +107,7 @@ class Experts:
 
     def spans(self, chip: Chip, types: OperandTypes, hidden: int, inner: int) -> bool:
         """Whether they go by spans. types: of the parts of gate, or of down, [experts * hidden, inner]."""
-        if not chip.multiprocessors or not in_spans(self.kernel):
+        if not chip.expert_spans or not in_spans(self.kernel):
             return False
         scales = [((shape[0], shape[1] * hidden // self.columns), dtype) for shape, dtype in types]  # as gate has them
         return fits_spans(chip, self.k, hidden, inner, scales, self.x)
@@ -288,10 +288,17 @@ def down_geometry(weight: Experts, chip: Chip) -> tuple[int, int]:
 
 
 def _rows(
-    chip: Chip, weight: Experts, x: str, parts: tuple[str, ...], result: str, tokens: int, pairs: int, types: OperandTypes = ()
+    chip: Chip,
+    weight: Experts,
+    x: str,
+    parts: tuple[str, ...],
+    result: str,
+    tokens: int,
+    pairs: int,
+    types: OperandTypes = (),
 ) -> list[Launch]:
-    """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows. types: of the parts of down, to
-    go by spans where it can."""
+    """A matmul over sorted rows: a GEMV, and the matrix units for experts with many rows. types: of the parts of
+    down, to go by spans where it can."""
     tiles, matrix = most_tiles(pairs, weight.experts), weight.tiles(chip, tokens, pairs)
     out, inputs = Output(result, (pairs, weight.n), weight.x), (x, *ROUTING, *parts)
     if matrix and not matrix.gemv:

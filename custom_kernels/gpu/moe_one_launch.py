@@ -21,9 +21,9 @@ from ..ops.launch import (
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import SCORINGS
 from .elements import with_elements
+from .expert_spans import SPANS_LOCAL, spans_scalars, units_of_spans
 from .launches import Chip
 from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS, OneForm
-from .expert_spans import SPANS_LOCAL, spans_scalars, units_of_spans
 from .moe_launches import MOST_CHOSEN, MOST_GROUPS, Experts, experts_of
 
 THREADS, WAVES = 512, 16
@@ -117,5 +117,7 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     inputs, scalars = (*names, COUNTERS), (*routing, *groups, *shape, CounterSlot(), *activation, *norm)
     workgroups = units if spans else geometry.workgroups
     return Lowering(
-        names, (Launch(symbol, inputs, outputs, scalars, workgroups, THREADS, local_memory=SPANS_LOCAL if spans else 0),), ("y",)
+        names,
+        (Launch(symbol, inputs, outputs, scalars, workgroups, THREADS, local_memory=SPANS_LOCAL if spans else 0),),
+        ("y",),
     )

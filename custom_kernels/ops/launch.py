@@ -20,8 +20,8 @@ class Output:
 
 # An input that the kernel updates: int32, and zero for each launch in its own COUNTER_WORDS words, of which the scalar
 # CounterSlot is the number. It is no operand of an op: the program has one for all its launches. Before the counters it
-# has SCRATCH_WORDS for what a launch's workgroups tell each other: a half for launches of even numbers, one for odd ones,
-# zero when a launch starts, since the one before it clears it.
+# has SCRATCH_WORDS for what a launch's workgroups tell each other: a half for launches of even numbers, one for odd
+# ones, zero when a launch starts, since the one before it clears it.
 COUNTERS, COUNTER_WORDS, SCRATCH_WORDS = "counters", 32, 2 * 364 * 32
 
 

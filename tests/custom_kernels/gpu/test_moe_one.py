@@ -11,7 +11,7 @@ import pytest
 from kernel_tolerances import ARRAYS, RELATIVE_L2
 from moe_cases import DEFAULTS, expected, problem, route_logits
 
-from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
+from strixhlo.custom_kernels.gpu.launches import GFX1151, H200, SM_90
 from strixhlo.custom_kernels.gpu.moe_kernels import OneForm
 from strixhlo.custom_kernels.gpu.moe_launches import moe_route
 from strixhlo.custom_kernels.gpu.moe_one_launch import moe_one, operands_of
@@ -141,7 +141,7 @@ def test_what_needs_more_launches():
     assert lowered(one_token("q4_k"), "q4_k") is None  # 20 buffers, and a dispatch has 16 at most
 
 
-def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict, routing: dict) -> np.ndarray:
+def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict, routing: dict, chip) -> np.ndarray:
     """The three ops on NVIDIA's kernels: the choice of moe_route itself, then few rows."""
     parts = {w: tuple(n for n in v if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
     routed = ("expert", "order", "offsets", "tiles")
@@ -154,11 +154,11 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
     calls = (
         (lambda a, t: moe_route(a, t), DEFAULTS | {"k": 3, "normalize": True} | routing, router),
         (
-            lambda a, t: moe_gate_up(H200, a, t),
+            lambda a, t: moe_gate_up(chip, a, t),
             own | {"activation": "silu", "limit": 0.0, "normed": True} | rms,
             ("x", *routed, *parts["gate"], *parts["up"], *biases[0], "norm"),
         ),
-        (lambda a, t: moe_down(H200, a, t), own | added, (*of_down, *parts["down"], *biases[1], *last)),
+        (lambda a, t: moe_down(chip, a, t), own | added, (*of_down, *parts["down"], *biases[1], *last)),
     )
     known = {n: (a.shape, DTYPES[str(a.dtype)]) for n, a in v.items() if str(a.dtype) in DTYPES}
     launches: list[Launch] = []
@@ -172,15 +172,15 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
 
 
 ALONE = [
-    ("mxfp4", (544, 64), "f32", {}),
-    ("affine4_g64_bf16_bf16", (576, 64), "bf16", GROUPS),
-    ("nvfp4", (544, 64), "f16", {}),
-    ("bf16", (544, 64), "bf16", {}),
+    ("mxfp4", (544, 64), "f32", {}, H200),
+    ("affine4_g64_bf16_bf16", (576, 64), "bf16", GROUPS, SM_90),  # by spans
+    ("nvfp4", (544, 64), "f16", {}, H200),
+    ("bf16", (544, 64), "bf16", {}, H200),
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "dtype", "routing"), ALONE)
-def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, name, shape, dtype, routing):
+@pytest.mark.parametrize(("name", "shape", "dtype", "routing", "chip"), ALONE)
+def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, name, shape, dtype, routing, chip):
     """Tokens of which some share experts, with norm, biases, a correction or a residual; all in one launch, and in the
     launches of several."""
     format, rms, biased = name.removesuffix("_bf16_bf16"), {"epsilon": 1e-3, "offset": 1.0}, name == "mxfp4"
@@ -195,12 +195,12 @@ def test_a_token_alone_has_the_bits_that_it_has_in_company(run_nvidia_launches, 
     else:
         v["residual"] = v["x"][::-1].copy()
     how = {"biased": biased, "normed": True, "corrected": bool(routing), "added": not routing, "added_scale": 0.5}
-    together = in_steps(run_nvidia_launches, v, format, biased, rms, routing)
+    together = in_steps(run_nvidia_launches, v, format, biased, rms, routing, chip)
     for token in (0, 4):
         of_token = ("x", "logits", "positions", *(("residual",) if "residual" in v else ()))
         alone = v | {n: v[n][token : token + 1] for n in of_token}
-        one = lowered(alone, format, **how, **rms, **routing)
-        assert one
+        one = lowered(alone, format, chip, **how, **rms, **routing)
+        assert one and ("_spans_" in one.launches[0].symbol) == chip.expert_spans
         y = run_nvidia_launches(one.launches, alone)["y"]
         assert y[0].tobytes() == together[token].tobytes()
-    assert y.tobytes() == in_steps(run_nvidia_launches, alone, format, biased, rms, routing).tobytes()
+    assert y.tobytes() == in_steps(run_nvidia_launches, alone, format, biased, rms, routing, chip).tobytes()
