@@ -106,7 +106,8 @@ def moe_one(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> L
     norm = (float_bits(a["epsilon"]), float_bits(a["offset"]), float_bits(a["added_scale"]))
     units = units_of_spans(chip, gate.k, hidden, gate.n)
     spans = gate.spans(chip, own["gate"], hidden, gate.n)
-    way, shape = "gemv", (hidden, gate.n, geometry.tiles, geometry.rows)
+    way = "gemv"
+    shape: tuple[int, ...] = (hidden, gate.n, geometry.tiles, geometry.rows)
     if spans:
         way, shape = "spans", (hidden, gate.n, units, *spans_scalars(gate.k, hidden, gate.n, units))
     outputs = (
