@@ -173,10 +173,14 @@ def _launch(
     numbers: tuple[int, ...]
     local = 0
     if call.m > GEMV_ROWS[-1]:
-        choose = choose_tile if chip.tiles else choose_matrix_tile
-        tile = choose(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
+        asked = (kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
+        if chip.tiles:
+            tile = choose_tile(*asked, striped=striped(kernel.name, call.k))
+        else:
+            tile = choose_matrix_tile(*asked)
         kernel = replace(kernel, rows=tile)
         workgroups, threads = tile.workgroups(call.m, columns_of, kernel.gated), tile.threads
+        local = tile.local_memory
         numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))
     else:
         threads = chip.gemv_waves * WAVE

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..choices import Choices, Question
 from .elements import with_elements
 
-WAVE = 32
+WAVE, STRIPE = 32, 16
+STRIPE_LOCAL = 98 * 1024
 MATRIX_THREADS, MATRIX_WIDTH = 256, {16: 32, 64: 128}  # of AMD's: threads; weight rows, by rows of x
 BUSY = 200  # workgroups of four waves that keep 132 multiprocessors busy
 
@@ -16,20 +17,26 @@ BUSY = 200  # workgroups of four waves that keep 132 multiprocessors busy
 @dataclass(frozen=True)
 class Tile:
     """A workgroup's: rows of x; waves side by side, of 32 weight rows each; groups of waves that share the columns.
-    AMD's, of eight waves, have no such choice: no waves."""
+    AMD's, of eight waves, have no such choice: no waves. stripes: of 16 weight rows, with x in registers
+    (register_gemm.h): eight waves that share the columns."""
 
     rows: int
     waves_n: int
     waves_k: int
+    stripes: int = 0
 
     @property
     def name(self) -> str:
-        """ "64x4x1", AMD's "64w"."""
+        """ "64x4x1", AMD's "64w", in registers "16r4"."""
+        if self.stripes:
+            return f"{self.rows}r{self.stripes}"
         return f"{self.rows}x{self.waves_n}x{self.waves_k}" if self.waves_n else f"{self.rows}w"
 
     @property
     def kernel(self) -> str:
         """Its type in tiled_gemm.h."""
+        if self.stripes:
+            return f"InRegisters<{self.stripes}>"
         if self.waves_n:
             return f"InFragments<{self.rows}, {self.waves_n}, {self.waves_k}>"
         return f"InMatrixTiles<{self.rows}>"
@@ -37,11 +44,16 @@ class Tile:
     @property
     def width(self) -> int:
         """Weight rows."""
-        return WAVE * self.waves_n or MATRIX_WIDTH[self.rows]
+        return STRIPE * self.stripes or WAVE * self.waves_n or MATRIX_WIDTH[self.rows]
 
     @property
     def threads(self) -> int:
         return WAVE * self.waves_n * self.waves_k or MATRIX_THREADS
+
+    @property
+    def local_memory(self) -> int:
+        """Bytes that a launch gives: STRIPE_LOCAL of stripe.h."""
+        return STRIPE_LOCAL if self.stripes else 0
 
     def workgroups(self, m: int, columns: Sequence[int], gated: bool = False) -> int:
         """For m rows of x and weights of so many rows each; gated: of two that share tiles, columns of one."""
@@ -56,6 +68,9 @@ EXPERT_TILE, EXPERT_MATRIX_TILE = Tile(64, 4, 1), Tile(64, 0, 0)
 _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
+# The same of up to 16 rows of 16 bits, of weights that stripes.h has kernels for.
+REGISTER_TILES = tuple(Tile(16, 0, 0, stripes) for stripes in (1, 2, 4))
+ENOUGH = 120  # workgroups of those that keep 132 multiprocessors busy
 
 
 def tiled(kernel: str, x: str, nvidia: bool) -> bool:
@@ -68,6 +83,9 @@ def tiled(kernel: str, x: str, nvidia: bool) -> bool:
 
 def tile_of(name: str) -> Tile:
     """The tile of that name."""
+    if "r" in name:
+        rows, stripes = map(int, name.split("r"))
+        return Tile(rows, 0, 0, stripes)
     return Tile(int(name.removesuffix("w")), 0, 0) if name.endswith("w") else Tile(*map(int, name.split("x")))
 
 
@@ -82,9 +100,10 @@ def choose_matrix_tile(
 
 
 def choose_tile(
-    kernel: str, x: str, m: int, columns: Sequence[int], k: int, choices: Choices, gated: bool = False
+    kernel: str, x: str, m: int, columns: Sequence[int], k: int, choices: Choices, gated: bool = False, striped: bool = False
 ) -> Tile:
-    """For m rows of x (of that dtype) and weights of `columns` rows and k columns: the widest that keeps it busy."""
+    """For m rows of x (of that dtype) and weights of `columns` rows and k columns: the widest that keeps it busy.
+    striped: whether stripes.h has kernels for the weights."""
     tiles = TILES[x]
 
     def busy(tile: Tile) -> bool:
@@ -92,5 +111,9 @@ def choose_tile(
 
     fitting = [t for t in tiles if t.rows < 2 * m or t.rows == tiles[0].rows]
     rule = next((t for t in reversed(fitting) if busy(t)), fitting[min(1, len(fitting) - 1)])
+    if striped and x != "f32" and m <= REGISTER_TILES[0].rows:
+        tiles = (*tiles, *REGISTER_TILES)
+        enough = (t for t in reversed(REGISTER_TILES) if t.workgroups(m, columns, gated) >= ENOUGH)
+        rule = next(enough, REGISTER_TILES[0])
     question = Question("gated_gemm_tile" if gated else "gemm_tile", with_elements(kernel, x), m, (*columns, k))
     return tile_of(str(choices.pick(question, {"tile": rule.name}, [{"tile": t.name} for t in tiles])["tile"]))

@@ -4,6 +4,7 @@
 
 #include "fragment_gemm.h"
 #include "matrix_gemm.h"
+#include "register_gemm.h"
 
 // FEWEST: a kernel of a tile can compute no less than so many of its rows.
 template <u32 M, u32 WAVES_N, u32 WAVES_K>
@@ -11,6 +12,12 @@ struct InFragments {
   static constexpr u32 FEWEST = 16;
   template <class W, class X, bool PAIRED, u32 ROWS = M>
   using Gemm = FragmentGemm<FragmentTile<M, WAVES_N, WAVES_K>, W, X, PAIRED, ROWS>;
+};
+template <u32 STRIPES>
+struct InRegisters {
+  static constexpr u32 FEWEST = 16;
+  template <class W, class X, bool PAIRED, u32 ROWS = 16>
+  using Gemm = RegisterGemm<STRIPES, W, X, PAIRED>;
 };
 template <u32 M>
 struct InMatrixTiles {
