@@ -48,6 +48,8 @@ class Tile:
 
     @property
     def threads(self) -> int:
+        if self.stripes > 4:
+            return 384
         return WAVE * self.waves_n * self.waves_k or MATRIX_THREADS
 
     @property
@@ -69,7 +71,7 @@ _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
 # The same of up to 16 rows of 16 bits, of weights that stripes.h has kernels for.
-REGISTER_TILES = tuple(Tile(16, 0, 0, stripes) for stripes in (1, 2, 4))
+REGISTER_TILES = tuple(Tile(16, 0, 0, stripes) for stripes in (1, 2, 3, 4, 7))
 ENOUGH = 120  # workgroups of those that keep 132 multiprocessors busy
 
 

@@ -32,6 +32,13 @@ DEVICE u32 larger_pair(u32 a, u32 b) {
   return (low & 0xffffu) | (high & 0xffff0000u);
 #endif
 }
+// A number that bfloat16 holds, twice.
+constexpr u32 two_of_bf16(f32 value) { return __builtin_bit_cast(u32, value) / 65536 * 65537; }
+// Both float16 numbers of a pair plus `value`.
+DEVICE u32 half_add(u32 pair, f32 value) {
+  const f16x2 sum = __builtin_bit_cast(f16x2, pair) + (f16x2){(f16)value, (f16)value};
+  return __builtin_bit_cast(u32, sum);
+}
 // Halves `a` and `b` (0 or 1) of two words.
 DEVICE u32 halves_of(u32 first, u32 second, u32 a, u32 b) {
 #if defined(__NVPTX__)
@@ -49,16 +56,28 @@ DEVICE u32 anew(u32 value) {
   return value;
 }
 
+// The compiler may not put off until later what the number is made by: its operands would wait in registers.
+DEVICE void now(f32& value) {
+#if defined(__NVPTX__)
+  asm volatile("" : "+f"(value));
+#else
+  (void)value;
+#endif
+}
+
 template <u32 STRIPES, class W, class X, bool PAIRED>
 struct RegisterGemm {
-  static constexpr u32 M = 16, WAVES = 8, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
+  // Eight waves are half of a multiprocessor's; twelve, with 168 registers each, all of it: they load x straight from global memory.
+  static constexpr bool DIRECT = STRIPES > 4;
+  static constexpr u32 M = 16, WAVES = DIRECT ? 12 : 8, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
   static constexpr bool IN_HALVES = Element<X>::BITS == 11 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS == 8;
   using U = If<IN_HALVES, f16, BF16>;
   using C = CodePairs<W, U>;
   static constexpr u32 STEPS = 8, SHARING = STEPS_A_SCALE<W>, GROUPS = STEPS / SHARING;
-  static constexpr bool SHIFTED = C::OFFSET != 0.0f, MINIMUM = W::MINIMUM;
+  static constexpr bool MINIMUM = W::MINIMUM, SHIFTED = C::OFFSET != 0.0f && !MINIMUM;
   // Bytes of local memory: of a stage, of a piece of x.
-  static constexpr u32 STAGE = STRIPE * C::STRIDE, OF_X = M * PIECE * 2;
+  static constexpr u32 STAGE = STRIPE * C::STRIDE;
+  static constexpr u32 OF_X = DIRECT ? 0 : M * PIECE * 2;
   static constexpr u32 FITTING = (STRIPE_LOCAL / WAVES - OF_X) / STAGE, STAGES = FITTING < 5 ? FITTING : 5;
   static constexpr u32 OF_WAVE = STAGES * STAGE + OF_X;
   static_assert(STAGES >= 2 && WAVES * OF_WAVE <= STRIPE_LOCAL && WAVES * STRIPES * 1024 <= STRIPE_LOCAL);
@@ -148,6 +167,24 @@ struct RegisterGemm {
     scales.of[1].template ask<true>(high, rows.in_tensor(g + 8), piece);
   }
 
+  template <class Source>
+  MEMBER void load_x(u32 piece, const Source& source) {
+    const u32 g = lane_id() / 4, t = lane_id() % 4;
+    UNROLL for (u32 n = 0; n < 2; n++) {
+      const GLOBAL X* row = x + ((u64)source(8 * n + g) * k + piece * PIECE);
+      UNROLL for (u32 b = 0; b < 4; b++) {
+        if constexpr (C::ORDER == NEIGHBOURS) {
+          const u32x4 v = ((const GLOBAL u32x4*)row)[4 * b + t];
+          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][i] = v[i];
+        } else {
+          UNROLL for (u32 h = 0; h < 2; h++) {
+            const u32x2 v = ((const GLOBAL u32x2*)row)[8 * b + 4 * h + t];
+            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][2 * h + i] = v[i];
+          }
+        }
+      }
+    }
+  }
   // A piece of x into registers, in neighbouring pairs.
   MEMBER void load_x() {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
@@ -217,9 +254,14 @@ struct RegisterGemm {
         UNROLL for (u32 i = s * SHARING; i < (s + 1) * SHARING; i++) {
           multiply_16x8<U>(ones, of_x[i / 2][n][i % 2 * 2], of_x[i / 2][n][i % 2 * 2 + 1], total);
         }
-        UNROLL for (u32 e = 0; e < 2; e++) sums[s][n][e] = MINIMUM ? total.of[e] : -C::OFFSET * total.of[e];
+        UNROLL for (u32 e = 0; e < 2; e++) sums[s][n][e] = total.of[e];
       }
     }
+  }
+
+  DEVICE u32 shifted(u32 pair) {
+    if constexpr (Element<U>::BITS == 8) return bf16_multiply_add(pair, 0x3f803f80u, two_of_bf16(-C::OFFSET));
+    return half_add(pair, -C::OFFSET);
   }
 
   MEMBER void multiply(const LOCAL u8* stage, const Scales& scales, Products (&total)[2]) const {
@@ -231,11 +273,13 @@ struct RegisterGemm {
     u32 a[2][4];
     UNROLL for (u32 s = 0; s < GROUPS; s++) {
       Products products[2] = {};
-      if constexpr (SHIFTED && !MINIMUM) {
-        UNROLL for (u32 n = 0; n < 2; n++) products[n] = {{sums[s][n][0], sums[s][n][1], sums[s][n][0], sums[s][n][1]}};
-      }
       UNROLL for (u32 i = s * SHARING; i < (s + 1) * SHARING; i++) {
-        if (i % 2 == 0) C::factor(piece, i / 2, a);
+        if (i % 2 == 0) {
+          C::factor(piece, i / 2, a);
+          if constexpr (SHIFTED) {
+            UNROLL for (u32 j = 0; j < 8; j++) a[j / 4][j % 4] = shifted(a[j / 4][j % 4]);
+          }
+        }
         UNROLL for (u32 n = 0; n < 2; n++) {
           multiply_16x8<U>(a[i % 2], of_x[i / 2][n][i % 2 * 2], of_x[i / 2][n][i % 2 * 2 + 1], products[n]);
         }
@@ -249,13 +293,17 @@ struct RegisterGemm {
             f32& one = to[n].of[2 * r + e];
             one = multiply_add(products[n].of[2 * r + e], by, one);
             if constexpr (MINIMUM) one = multiply_add(sums[s][n][e], add, one);
+            now(one);
           }
         }
       }
     }
     if constexpr (CONVERTED) {
       UNROLL for (u32 n = 0; n < 2; n++) {
-        UNROLL for (u32 i = 0; i < 4; i++) total[n].of[i] = multiply_add(of_piece[n].of[i], units[n][i % 2], total[n].of[i]);
+        UNROLL for (u32 i = 0; i < 4; i++) {
+          total[n].of[i] = multiply_add(of_piece[n].of[i], units[n][i % 2], total[n].of[i]);
+          now(total[n].of[i]);
+        }
       }
     }
   }
@@ -288,7 +336,7 @@ struct RegisterGemm {
         asked += WAVES;
       }
     };
-    if (wave < pieces) ask_for_x(wave, source);
+    if (!DIRECT && wave < pieces) ask_for_x(wave, source);
     _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
       ask();
       end_group();
@@ -298,14 +346,15 @@ struct RegisterGemm {
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
         constexpr u32 OF_X_LATER = STRIPES - 1 < STAGES - 2 ? STRIPES - 1 : STAGES - 2;  // groups since that of x
-        if (s == 0) {
+        if (DIRECT && s == 0) load_x(piece, source);
+        if (!DIRECT && s == 0) {
           wait_for_groups<OF_X_LATER>();
         } else {
           wait_for_groups<STAGES - 2>();
         }
         wave_meets();
         ask();
-        if (s == 0) {
+        if (!DIRECT && s == 0) {
           load_x();
           wave_meets();
           if (piece + WAVES < pieces) ask_for_x(piece + WAVES, source);
@@ -314,7 +363,7 @@ struct RegisterGemm {
         if (s == 0) {
           if constexpr (CONVERTED) convert_x();
           order_x();
-          if constexpr (SHIFTED) sum_x();
+          if constexpr (MINIMUM) sum_x();
         }
         const Scales scales = coming;
         const u32 next = s + 1 == STRIPES ? piece + WAVES : piece;
