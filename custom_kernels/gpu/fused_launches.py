@@ -31,7 +31,6 @@ from .launches import (
     quantized_matmul_launches,
     shared_out,
     stripe_workgroups,
-    striped,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -173,11 +172,8 @@ def _launch(
     numbers: tuple[int, ...]
     local = 0
     if call.m > GEMV_ROWS[-1]:
-        asked = (kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
-        if chip.tiles:
-            tile = choose_tile(*asked, striped=striped(kernel.name, call.k))
-        else:
-            tile = choose_matrix_tile(*asked)
+        choose = choose_tile if chip.tiles else choose_matrix_tile
+        tile = choose(kernel.name, call.x, call.m, columns_of, call.k, chip.choices, kernel.gated)
         kernel = replace(kernel, rows=tile)
         workgroups, threads = tile.workgroups(call.m, columns_of, kernel.gated), tile.threads
         local = tile.local_memory

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..choices import Choices, Question
 from .elements import with_elements
 
-WAVE, STRIPE = 32, 16
+WAVE, STRIPE, PIECE = 32, 16, 128
+DENSE = ("f32", "f16", "bf16")
 STRIPE_LOCAL = 98 * 1024
 MATRIX_THREADS, MATRIX_WIDTH = 256, {16: 32, 64: 128}  # of AMD's: threads; weight rows, by rows of x
 BUSY = 200  # workgroups of four waves that keep 132 multiprocessors busy
@@ -27,16 +28,16 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """ "64x4x1", AMD's "64w", in registers "16r4"."""
+        """ "64x4x1", AMD's "64w", in registers "16r4x8"."""
         if self.stripes:
-            return f"{self.rows}r{self.stripes}"
+            return f"{self.rows}r{self.stripes}x{self.waves_k}"
         return f"{self.rows}x{self.waves_n}x{self.waves_k}" if self.waves_n else f"{self.rows}w"
 
     @property
     def kernel(self) -> str:
         """Its type in tiled_gemm.h."""
         if self.stripes:
-            return f"InRegisters<{self.stripes}>"
+            return f"InRegisters<{self.stripes}, {self.waves_k}>"
         if self.waves_n:
             return f"InFragments<{self.rows}, {self.waves_n}, {self.waves_k}>"
         return f"InMatrixTiles<{self.rows}>"
@@ -48,9 +49,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        if self.stripes > 4:
-            return 384
-        return WAVE * self.waves_n * self.waves_k or MATRIX_THREADS
+        return WAVE * (1 if self.stripes else self.waves_n) * self.waves_k or MATRIX_THREADS
 
     @property
     def local_memory(self) -> int:
@@ -71,7 +70,7 @@ _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
 # The same of up to 16 rows of 16 bits, of weights that stripes.h has kernels for.
-REGISTER_TILES = tuple(Tile(16, 0, 0, stripes) for stripes in (1, 2, 3, 4, 7))
+REGISTER_TILES = tuple(Tile(16, 0, waves, stripes) for stripes, waves in ((1, 8), (2, 8), (3, 8), (4, 8), (7, 12), (2, 12), (3, 12), (4, 12)))
 ENOUGH = 120  # workgroups of those that keep 132 multiprocessors busy
 
 
@@ -86,8 +85,8 @@ def tiled(kernel: str, x: str, nvidia: bool) -> bool:
 def tile_of(name: str) -> Tile:
     """The tile of that name."""
     if "r" in name:
-        rows, stripes = map(int, name.split("r"))
-        return Tile(rows, 0, 0, stripes)
+        rows, stripes, waves = map(int, name.replace("r", "x").split("x"))
+        return Tile(rows, 0, waves, stripes)
     return Tile(int(name.removesuffix("w")), 0, 0) if name.endswith("w") else Tile(*map(int, name.split("x")))
 
 
@@ -102,10 +101,9 @@ def choose_matrix_tile(
 
 
 def choose_tile(
-    kernel: str, x: str, m: int, columns: Sequence[int], k: int, choices: Choices, gated: bool = False, striped: bool = False
+    kernel: str, x: str, m: int, columns: Sequence[int], k: int, choices: Choices, gated: bool = False
 ) -> Tile:
-    """For m rows of x (of that dtype) and weights of `columns` rows and k columns: the widest that keeps it busy.
-    striped: whether stripes.h has kernels for the weights."""
+    """For m rows of x (of that dtype) and weights of `columns` rows and k columns: the widest that keeps it busy."""
     tiles = TILES[x]
 
     def busy(tile: Tile) -> bool:
@@ -113,7 +111,7 @@ def choose_tile(
 
     fitting = [t for t in tiles if t.rows < 2 * m or t.rows == tiles[0].rows]
     rule = next((t for t in reversed(fitting) if busy(t)), fitting[min(1, len(fitting) - 1)])
-    if striped and x != "f32" and m <= REGISTER_TILES[0].rows:
+    if kernel not in DENSE and k % PIECE == 0 and m <= REGISTER_TILES[0].rows:
         tiles = (*tiles, *REGISTER_TILES)
         enough = (t for t in reversed(REGISTER_TILES) if t.workgroups(m, columns, gated) >= ENOUGH)
         rule = next(enough, REGISTER_TILES[0])

@@ -64,7 +64,7 @@ def weight_name(fmt: WeightFormat, dtypes: tuple[str, ...] = ()) -> str:
 
 def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
-    if tile := re.search(r"_m(\d+x\dx\d|\d+w|\d+r\d)", symbol):
+    if tile := re.search(r"_m(\d+x\dx\d|\d+w|\d+r\dx\d+)", symbol):
         return tile_of(tile[1]).threads
     if symbol.startswith("strixhlo_moe_one"):
         return 512
@@ -204,7 +204,7 @@ def _bounded(ptx: str) -> str:
     driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
-        stripes = "_stripes_" in entry[2] or re.search(r"_m\d+r\d", entry[2])
+        stripes = "_stripes_" in entry[2] or re.search(r"_m\d+r\dx\d+", entry[2])
         several = stripes and threads(entry[2]) == 256
         at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if several else ""
         return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"

@@ -177,10 +177,7 @@ def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Ch
         symbol = with_elements(f"strixhlo_gemv_{name}_m{rows}", x)
         return (Launch(symbol, inputs, outputs, (m, n, k, lanes, workgroups), workgroups, chip.gemv_waves * WAVE),)
     if tiled(name, x, chip.tiles) and (chip.tiles or name == "f16"):
-        if chip.tiles:
-            tile = choose_tile(name, x, m, (n,), k, chip.choices, striped=striped(name, k))
-        else:
-            tile = choose_matrix_tile(name, x, m, (n,), k, chip.choices)
+        tile = (choose_tile if chip.tiles else choose_matrix_tile)(name, x, m, (n,), k, chip.choices)
         symbol = with_elements(f"strixhlo_fused_gemm_{name}_1_m{tile.name}", x)
         scalars = (m, k, n, 0, len(ACTIVATIONS), 0, 0, 0, n, 0, 0, 0, 0)
         size = (tile.workgroups(m, (n,)), tile.threads)

@@ -11,7 +11,7 @@
 #include "async_copy.h"
 #include "code_pairs.h"
 #include "stripe.h"
-#include "stripe_scales.h"
+#include "rows_of_x.h"
 
 // Steps of 16 columns that share a scale, of the eight of a piece.
 template <class W>
@@ -65,28 +65,28 @@ DEVICE void now(f32& value) {
 #endif
 }
 
-template <u32 STRIPES, class W, class X, bool PAIRED>
+template <u32 STRIPES, u32 WAVES_, class W, class X, bool PAIRED>
 struct RegisterGemm {
   // Eight waves are half of a multiprocessor's; twelve, with 168 registers each, all of it: they load x straight from global memory.
-  static constexpr bool DIRECT = STRIPES > 4;
-  static constexpr u32 M = 16, WAVES = DIRECT ? 12 : 8, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
-  static constexpr bool IN_HALVES = Element<X>::BITS == 11 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS == 8;
+  static constexpr bool DIRECT = WAVES_ > 8, WIDE = sizeof(X) == 4;
+  static constexpr u32 M = 16, WAVES = WAVES_, TERMS = WIDE ? 2 : 1, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
+  static constexpr bool IN_HALVES = Element<X>::BITS > 8 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS != 11;
   using U = If<IN_HALVES, f16, BF16>;
   using C = CodePairs<W, U>;
   static constexpr u32 STEPS = 8, SHARING = STEPS_A_SCALE<W>, GROUPS = STEPS / SHARING;
-  static constexpr bool MINIMUM = W::MINIMUM, SHIFTED = C::OFFSET != 0.0f && !MINIMUM;
+  static constexpr bool MINIMUM = W::MINIMUM, SHIFTED = C::OFFSET != 0.0f && (WIDE || !MINIMUM);
   // Bytes of local memory: of a stage, of a piece of x.
   static constexpr u32 STAGE = STRIPE * C::STRIDE;
   static constexpr u32 OF_X = DIRECT ? 0 : M * PIECE * 2;
   static constexpr u32 FITTING = (STRIPE_LOCAL / WAVES - OF_X) / STAGE, STAGES = FITTING < 5 ? FITTING : 5;
   static constexpr u32 OF_WAVE = STAGES * STAGE + OF_X;
-  static_assert(STAGES >= 2 && WAVES * OF_WAVE <= STRIPE_LOCAL && WAVES * STRIPES * 1024 <= STRIPE_LOCAL);
+  static_assert(STAGES >= 2 && WAVES * OF_WAVE <= STRIPE_LOCAL && WAVES * STRIPES * 1024 <= STRIPE_LOCAL && (DIRECT || !WIDE));
 
   W low = W(Parts{}), high = W(Parts{});
   u32 low_first, low_end, high_first, high_end, k, pieces;
   const GLOBAL X* x;
   Products sum[STRIPES][2];   // of 8 rows of x each
-  u32 of_x[4][2][4];          // block, 8 rows, pairs of a lane
+  u32 of_x[4][2][TERMS][4];   // block, 8 rows, term, pairs of a lane
   f32 sums[GROUPS][2][2];     // of columns of x that share a scale: of rows 2 t and 2 t + 1
   f32 units[2][2];            // what products of those rows are multiplied by
 
@@ -175,11 +175,11 @@ struct RegisterGemm {
       UNROLL for (u32 b = 0; b < 4; b++) {
         if constexpr (C::ORDER == NEIGHBOURS) {
           const u32x4 v = ((const GLOBAL u32x4*)row)[4 * b + t];
-          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][i] = v[i];
+          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][0][i] = v[i];
         } else {
           UNROLL for (u32 h = 0; h < 2; h++) {
             const u32x2 v = ((const GLOBAL u32x2*)row)[8 * b + 4 * h + t];
-            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][2 * h + i] = v[i];
+            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][0][2 * h + i] = v[i];
           }
         }
       }
@@ -193,11 +193,11 @@ struct RegisterGemm {
         const u32 row = 8 * n + g;
         if constexpr (C::ORDER == NEIGHBOURS) {
           const u32x4 v = *(const LOCAL u32x4*)(piece_of_x() + place_of(row, 4 * b + t));
-          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][i] = v[i];
+          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][0][i] = v[i];
         } else {
           UNROLL for (u32 h = 0; h < 2; h++) {
             const u32x2 v = *(const LOCAL u32x2*)(piece_of_x() + place_of(row, 4 * b + 2 * h + t / 2) + t % 2 * 8);
-            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][2 * h + i] = v[i];
+            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][0][2 * h + i] = v[i];
           }
         }
       }
@@ -207,7 +207,7 @@ struct RegisterGemm {
   MEMBER void order_x() {
     UNROLL for (u32 n = 0; n < 2; n++) {
       UNROLL for (u32 b = 0; b < 4; b++) {
-        u32(&p)[4] = of_x[b][n];
+        u32(&p)[4] = of_x[b][n][0];
         const u32 v[4] = {p[0], p[1], p[2], p[3]};
         if constexpr (C::ORDER == NEIGHBOURS) {
           UNROLL for (u32 i = 0; i < 4; i++) p[i] = halves_of(v[i / 2], v[i / 2 + 2], i % 2, i % 2);
@@ -217,31 +217,62 @@ struct RegisterGemm {
       }
     }
   }
+  // Of the exponents of numbers those that leave what they are multiplied by, and `units`, normal.
+  DEVICE u32 exponent_of(u32 bits) {
+    const u32 found = bits & 255u;
+    return found < 15 ? 15u : smaller(found, 254u);
+  }
+  // A piece of float32 numbers as two float16 terms, and `units`.
+  template <class Source>
+  MEMBER void load_wide_x(u32 piece, const Source& source) {
+    const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
+    UNROLL for (u32 n = 0; n < 2; n++) {
+      const GLOBAL f32x4* row = (const GLOBAL f32x4*)(x + ((u64)source(8 * n + g) * k + piece * PIECE));
+      f32x4 v[4][2];
+      f32 most = 0.0f;
+      UNROLL for (u32 b = 0; b < 4; b++) {
+        UNROLL for (u32 h = 0; h < 2; h++) v[b][h] = row[8 * b + (C::ORDER == NEIGHBOURS ? 2 * t + h : 4 * h + t)];
+      }
+      UNROLL for (u32 i = 0; i < 32; i++) most = larger_magnitude(most, v[i / 8][i / 4 % 2][i % 4]);
+      UNROLL for (u32 mask = 1; mask < 4; mask *= 2) most = larger_magnitude(most, shuffle(most, lane ^ mask));
+      const u32 largest = __builtin_bit_cast(u32, most);
+      const f32 factor = __builtin_bit_cast(f32, (268u - exponent_of(largest >> 23)) << 23);
+      UNROLL for (u32 b = 0; b < 4; b++) {
+        UNROLL for (u32 p = 0; p < 4; p++) {
+          constexpr bool NEXT = C::ORDER == NEIGHBOURS, ADJOIN = C::ORDER == ADJACENT;
+          const f32 low_one = (NEXT ? v[b][0][p] : v[b][p / 2][ADJOIN ? p % 2 * 2 : p % 2]) * factor;
+          const f32 high_one = (NEXT ? v[b][1][p] : v[b][p / 2][ADJOIN ? p % 2 * 2 + 1 : p % 2 + 2]) * factor;
+          const u32 pair = half_pair(low_one, high_one);
+          of_x[b][n][0][p] = pair;
+          of_x[b][n][TERMS - 1][p] = half_pair(low_one - low_half(pair), high_one - high_half(pair));
+        }
+      }
+      UNROLL for (u32 e = 0; e < 2; e++) {
+        const u32 of_row = shuffle_bits(largest, 4 * (2 * t + e));
+        units[n][e] = __builtin_bit_cast(f32, (exponent_of(of_row >> 23) - 14u) << 23);
+      }
+    }
+  }
   // bfloat16 to float16, and `units`.
   MEMBER void convert_x() {
     const u32 lane = lane_id(), t = lane % 4;
     u32 most[2] = {};
     UNROLL for (u32 n = 0; n < 2; n++) {
-      UNROLL for (u32 i = 0; i < 16; i++) most[n] = larger_pair(most[n], of_x[i / 4][n][i % 4] & 0x7fff7fffu);
+      UNROLL for (u32 i = 0; i < 16; i++) most[n] = larger_pair(most[n], of_x[i / 4][n][0][i % 4] & 0x7fff7fffu);
     }
     u32 largest = larger_pair(halves_of(most[0], most[1], 0, 0), halves_of(most[0], most[1], 1, 1));
     UNROLL for (u32 mask = 1; mask < 4; mask *= 2) largest = larger_pair(largest, shuffle_bits(largest, lane ^ mask));
-    // Exponents that leave `factor` and `units` normal numbers.
-    const auto exponent_of = [](u32 two, u32 n) __attribute__((always_inline)) {
-      const u32 found = two >> (16 * n + 7) & 255u;
-      return found < 15 ? 15u : smaller(found, 254u);
-    };
     UNROLL for (u32 n = 0; n < 2; n++) {
-      const u32 factor = (268u - exponent_of(largest, n)) * 0x00800080u;
+      const u32 factor = (268u - exponent_of(largest >> (16 * n + 7))) * 0x00800080u;
       UNROLL for (u32 i = 0; i < 16; i++) {
-        u32& pair = of_x[i / 4][n][i % 4];
+        u32& pair = of_x[i / 4][n][0][i % 4];
         const u32 two = bf16_multiply(pair, factor);
         pair = half_pair(__builtin_bit_cast(f32, two << 16), __builtin_bit_cast(f32, two & 0xffff0000u));
       }
     }
     UNROLL for (u32 e = 0; e < 2; e++) {
       const u32 of_row = shuffle_bits(largest, 4 * (2 * t + e));
-      UNROLL for (u32 n = 0; n < 2; n++) units[n][e] = __builtin_bit_cast(f32, (exponent_of(of_row, n) - 14u) << 23);
+      UNROLL for (u32 n = 0; n < 2; n++) units[n][e] = __builtin_bit_cast(f32, (exponent_of(of_row >> (16 * n + 7)) - 14u) << 23);
     }
   }
   // Sums of x, by the matrix units: products with ones.
@@ -252,7 +283,10 @@ struct RegisterGemm {
       UNROLL for (u32 n = 0; n < 2; n++) {
         Products total = {};
         UNROLL for (u32 i = s * SHARING; i < (s + 1) * SHARING; i++) {
-          multiply_16x8<U>(ones, of_x[i / 2][n][i % 2 * 2], of_x[i / 2][n][i % 2 * 2 + 1], total);
+          UNROLL for (u32 term = 0; term < TERMS; term++) {
+            const u32(&v)[4] = of_x[i / 2][n][term];
+            multiply_16x8<U>(ones, v[i % 2 * 2], v[i % 2 * 2 + 1], total);
+          }
         }
         UNROLL for (u32 e = 0; e < 2; e++) sums[s][n][e] = total.of[e];
       }
@@ -281,13 +315,16 @@ struct RegisterGemm {
           }
         }
         UNROLL for (u32 n = 0; n < 2; n++) {
-          multiply_16x8<U>(a[i % 2], of_x[i / 2][n][i % 2 * 2], of_x[i / 2][n][i % 2 * 2 + 1], products[n]);
+          UNROLL for (u32 term = 0; term < TERMS; term++) {
+            const u32(&v)[4] = of_x[i / 2][n][term];
+            multiply_16x8<U>(a[i % 2], v[i % 2 * 2], v[i % 2 * 2 + 1], products[n]);
+          }
         }
       }
       UNROLL for (u32 r = 0; r < 2; r++) {
         if (s * SHARING % 2 == 0) scales.of[r].scales(s * SHARING / 2, scale[r], least[r]);
         const u32 of_block = SHARING == 1 ? s % 2 : 0;
-        const f32 by = scale[r][of_block], add = MINIMUM ? multiply_add(-C::OFFSET, by, least[r][of_block]) : 0.0f;
+        const f32 by = scale[r][of_block], add = SHIFTED || !MINIMUM ? least[r][of_block] : multiply_add(-C::OFFSET, by, least[r][of_block]);
         UNROLL for (u32 n = 0; n < 2; n++) {
           UNROLL for (u32 e = 0; e < 2; e++) {
             f32& one = to[n].of[2 * r + e];
@@ -346,7 +383,10 @@ struct RegisterGemm {
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
         constexpr u32 OF_X_LATER = STRIPES - 1 < STAGES - 2 ? STRIPES - 1 : STAGES - 2;  // groups since that of x
-        if (DIRECT && s == 0) load_x(piece, source);
+        if constexpr (DIRECT) {
+          if (s == 0 && !WIDE) load_x(piece, source);
+          if (s == 0 && WIDE) load_wide_x(piece, source);
+        }
         if (!DIRECT && s == 0) {
           wait_for_groups<OF_X_LATER>();
         } else {
@@ -361,8 +401,8 @@ struct RegisterGemm {
         }
         end_group();
         if (s == 0) {
-          if constexpr (CONVERTED) convert_x();
-          order_x();
+          if constexpr (CONVERTED && !WIDE) convert_x();
+          if constexpr (!WIDE) order_x();
           if constexpr (MINIMUM) sum_x();
         }
         const Scales scales = coming;

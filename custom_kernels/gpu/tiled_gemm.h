@@ -13,11 +13,11 @@ struct InFragments {
   template <class W, class X, bool PAIRED, u32 ROWS = M>
   using Gemm = FragmentGemm<FragmentTile<M, WAVES_N, WAVES_K>, W, X, PAIRED, ROWS>;
 };
-template <u32 STRIPES>
+template <u32 STRIPES, u32 WAVES>
 struct InRegisters {
   static constexpr u32 FEWEST = 16;
   template <class W, class X, bool PAIRED, u32 ROWS = 16>
-  using Gemm = RegisterGemm<STRIPES, W, X, PAIRED>;
+  using Gemm = RegisterGemm<STRIPES, WAVES, W, X, PAIRED>;
 };
 template <u32 M>
 struct InMatrixTiles {
