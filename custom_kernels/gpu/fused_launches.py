@@ -31,6 +31,7 @@ from .launches import (
     quantized_matmul_launches,
     shared_out,
     stripe_workgroups,
+    striped,
 )
 
 NORM_THREADS = FINISH_THREADS = 256

@@ -58,6 +58,10 @@ class Tile:
 
     def workgroups(self, m: int, columns: Sequence[int], gated: bool = False) -> int:
         """For m rows of x and weights of so many rows each; gated: of two that share tiles, columns of one."""
+        if self.stripes:
+            stripes = sum(-(-n // (STRIPE // (1 + gated))) for n in columns)
+            most = 2 * MULTIPROCESSORS if self.waves_k <= 8 else MULTIPROCESSORS
+            return -(-m // self.rows) * min(stripes, MULTIPROCESSORS if stripes < SHARE * most else most)
         width = self.width // (1 + gated)
         return -(-m // self.rows) * sum(-(-n // width) for n in columns)
 
@@ -69,9 +73,10 @@ EXPERT_TILE, EXPERT_MATRIX_TILE = Tile(64, 4, 1), Tile(64, 0, 0)
 _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
-# The same of up to 16 rows of 16 bits, of weights that stripes.h has kernels for.
-REGISTER_TILES = tuple(Tile(16, 0, waves, stripes) for stripes, waves in ((1, 8), (2, 8), (3, 8), (4, 8), (7, 12), (2, 12), (3, 12), (4, 12)))
-ENOUGH = 120  # workgroups of those that keep 132 multiprocessors busy
+# The same of up to 16 rows, of quantized weights: of 16 bits and of float32. MULTIPROCESSORS hold two workgroups of eight
+# waves each, which get SHARE stripes or more, or one of twelve.
+REGISTER_TILES = {"bf16": Tile(16, 0, 8, 4), "f16": Tile(16, 0, 8, 4), "f32": Tile(16, 0, 12, 4)}
+MULTIPROCESSORS, SHARE = 132, 3
 
 
 def tiled(kernel: str, x: str, nvidia: bool) -> bool:
@@ -111,9 +116,8 @@ def choose_tile(
 
     fitting = [t for t in tiles if t.rows < 2 * m or t.rows == tiles[0].rows]
     rule = next((t for t in reversed(fitting) if busy(t)), fitting[min(1, len(fitting) - 1)])
-    if kernel not in DENSE and k % PIECE == 0 and m <= REGISTER_TILES[0].rows:
-        tiles = (*tiles, *REGISTER_TILES)
-        enough = (t for t in reversed(REGISTER_TILES) if t.workgroups(m, columns, gated) >= ENOUGH)
-        rule = next(enough, REGISTER_TILES[0])
+    if kernel not in DENSE and k % PIECE == 0 and m <= REGISTER_TILES[x].rows:
+        rule = REGISTER_TILES[x]
+        tiles = (*tiles, rule)
     question = Question("gated_gemm_tile" if gated else "gemm_tile", with_elements(kernel, x), m, (*columns, k))
     return tile_of(str(choices.pick(question, {"tile": rule.name}, [{"tile": t.name} for t in tiles])["tile"]))
