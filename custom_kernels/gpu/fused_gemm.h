@@ -14,7 +14,8 @@ struct FusedGemmShape {
 };
 
 // A row of m that is there: of those that are not different ones, since memory is slow to give all workgroups one row.
-DEVICE u32 row_or_another(u32 row, u32 m) { return row < m ? row : smaller(row - m, m - 1); }
+// (As `row < m ? row : smaller(row - m, m - 1)` clang 20 makes it the last row of all for NVIDIA GPUs.)
+DEVICE u32 row_or_another(u32 row, u32 m) { return smaller(row - (row < m ? 0 : m), m - 1); }
 
 // Where a result of a tensor goes: from row `first_m` of y on, from column `column`.
 template <class FORM, class X>
