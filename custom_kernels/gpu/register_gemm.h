@@ -168,10 +168,11 @@ struct RegisterGemm {
     }
   }
 
-  // Scales of rows g and g + 8 of a stripe.
+  // Scales of rows g and g + 8 of a stripe; where they are few those of a piece are asked for with the piece before.
   struct Scales {
     SpanScales<W> of[2];
   };
+  static constexpr u32 AHEAD = sizeof(Scales) <= 16 ? STRIPES : 1;
   MEMBER void ask_for_scales(Scales& scales, u32 s, u32 piece) const {
     const StripeRows<W> rows = rows_of(anew(s));
     const u32 g = lane_id() / 4;
@@ -310,6 +311,20 @@ struct RegisterGemm {
     return half_add(pair, -C::OFFSET);
   }
 
+  // Of `count` stripes: the group that a piece of x came with has count - 1 after it.
+  DEVICE void wait_for_x(u32 count) {
+    constexpr u32 MOST_LEFT = STAGES - 2;
+    if (count > MOST_LEFT) {
+      wait_for_groups<MOST_LEFT>();
+    } else if (count > 2) {
+      wait_for_groups<(MOST_LEFT < 2 ? MOST_LEFT : 2)>();
+    } else if (count > 1) {
+      wait_for_groups<(MOST_LEFT < 1 ? MOST_LEFT : 1)>();
+    } else {
+      wait_for_groups<0>();
+    }
+  }
+
   MEMBER void multiply(const LOCAL u8* stage, const Scales& scales, Products (&total)[2]) const {
     typename C::Piece piece;
     C::load(stage, piece);
@@ -390,23 +405,21 @@ struct RegisterGemm {
       ask();
       end_group();
     }
-    Scales coming = {};
-    if (wave < pieces) ask_for_scales(coming, 0, wave);
+    Scales coming[AHEAD] = {};
+    UNROLL for (u32 s = 0; s < AHEAD; s++) {
+      if (wave < pieces && (s == 0 || s < count)) ask_for_scales(coming[s], s, wave);
+    }
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
-        if (s > 0 && s >= count) {
-          end_group();  // so that the group of x has as many after it
-          continue;
-        }
-        constexpr u32 OF_X_LATER = STRIPES - 1 < STAGES - 2 ? STRIPES - 1 : STAGES - 2;  // groups since that of x
+        if (s > 0 && s >= count) continue;
         if constexpr (DIRECT) {
           if (s == 0 && !WIDE) load_x(piece, source);
           if (s == 0 && WIDE) load_wide_x(piece, source);
         }
-        if (!DIRECT && s == 0) {
-          wait_for_groups<OF_X_LATER>();
-        } else {
+        if (DIRECT || s > 0) {
           wait_for_groups<STAGES - 2>();
+        } else {
+          wait_for_x(count);
         }
         wave_meets();
         ask();
@@ -421,11 +434,16 @@ struct RegisterGemm {
           if constexpr (!WIDE) order_x();
           if constexpr (MINIMUM) sum_x();
         }
-        const Scales scales = coming;
-        const bool last = s + 1 == STRIPES || s + 1 == count;
-        const u32 next = last ? piece + WAVES : piece;
-        if (next < pieces) ask_for_scales(coming, last ? 0 : s + 1, next);
-        multiply(ring() + stage, scales, sum[s]);
+        if constexpr (AHEAD == 1) {
+          const Scales scales = coming[0];
+          const bool last = s + 1 == STRIPES || s + 1 == count;
+          const u32 next = last ? piece + WAVES : piece;
+          if (next < pieces) ask_for_scales(coming[0], last ? 0 : s + 1, next);
+          multiply(ring() + stage, scales, sum[s]);
+        } else {
+          multiply(ring() + stage, coming[s % AHEAD], sum[s]);
+          if (piece + WAVES < pieces) ask_for_scales(coming[s % AHEAD], s, piece + WAVES);
+        }
         stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
       }
     }
