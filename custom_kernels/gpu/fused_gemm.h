@@ -38,74 +38,33 @@ struct FusedFinish {
   }
 };
 
-// For kernels whose workgroups have even shares of all stripes (register_gemm.h).
-template <class Gemm, class FORM, class X, class W, class PARTS>
-DEVICE void fused_shares(const GLOBAL X* x, GLOBAL X* y, const FusedGemmShape<X>& s,
-                         const FusedWeights<W, FORM::COUNT, PARTS>& weights) {
-  const auto& of = weights.rows;
-  const u32 tiles_m = ceil_div(s.m, Gemm::M), first_m = workgroup_id() % tiles_m * Gemm::M;
-  constexpr u32 TENSORS = FORM::GATED ? 1 : FORM::COUNT;
-  u32 stripes = 0;
-  UNROLL for (u32 t = 0; t < TENSORS; t++) stripes += ceil_div(of[t].n, Gemm::OF_STRIPE);
-  const u32 all = number_of_workgroups() / tiles_m, id = workgroup_id() / tiles_m, each = stripes / all, more = stripes % all;
-  const u32 end = (id + 1) * each + smaller(id + 1, more);
-  u32 begin = id * each + smaller(id, more);
-  const auto source = [&](u32 row) __attribute__((always_inline)) { return row_or_another(first_m + row, s.m); };
-  while (begin < end) {
-    PARTS chosen = weights.parts[0];
-    FusedRows rows = of[0];
-    u32 before = 0, after = ceil_div(of[0].n, Gemm::OF_STRIPE), column = s.column;
-    UNROLL for (u32 t = 1; t < TENSORS; t++) {
-      if (begin < after) continue;
-      chosen = weights.parts[t];
-      rows = of[t];
-      before = after;
-      after += ceil_div(of[t].n, Gemm::OF_STRIPE);
-      column += of[t - 1].n;
-    }
-    const W tensor = weights.tensor(chosen, s.k), other = FORM::GATED ? weights.tensor(FORM::GATED, s.k) : tensor;
-    const FusedFinish<FORM, X> finish = {s, y, rows, of[FORM::GATED], first_m, column};
-    // Rounds of one size.
-    const u32 left = smaller(end, after) - begin, count = ceil_div(left, ceil_div(left, Gemm::MOST));
-    Gemm().run(x, tensor, other, rows.first, of[FORM::GATED].first, rows.n, s.k, (begin - before) * Gemm::OF_STRIPE, source,
-               finish, count);
-    begin += count;
-    if (begin < end) barrier();
-  }
-}
-
 template <class TILE, class FORM, class X, class W, class PARTS>
 DEVICE void fused_gemm(const GLOBAL X* x, GLOBAL X* y, const FusedGemmShape<X> s,
                        const FusedWeights<W, FORM::COUNT, PARTS> weights) {
   using Gemm = typename TILE::template Gemm<W, X, FORM::GATED>;
-  if constexpr (requires { Gemm::SHARED; }) {
-    fused_shares<Gemm, FORM>(x, y, s, weights);
-    return;
-  } else {
-    const auto& of = weights.rows;
-    const u32 tiles_m = ceil_div(s.m, Gemm::M), first_m = workgroup_id() % tiles_m * Gemm::M;
-    u32 block = workgroup_id() / tiles_m, column = s.column, before = s.column;
-    PARTS chosen = weights.parts[0];
-    FusedRows rows = of[0];
-    if constexpr (!FORM::GATED && FORM::COUNT > 1) {
-      u32 left = block;
-      bool found = false;
-      UNROLL for (u32 i = 0; i < FORM::COUNT; i++) {
-        const u32 own = ceil_div(of[i].n, Gemm::COLUMNS);
-        if (!found && left < own) {
-          chosen = weights.parts[i];
-          rows = of[i];
-          block = left;
-          column = before;
-          found = true;
-        }
-        left -= found ? 0 : own;
-        before += of[i].n;
+  const auto& of = weights.rows;
+  const u32 tiles_m = ceil_div(s.m, Gemm::M), first_m = workgroup_id() % tiles_m * Gemm::M;
+  u32 block = workgroup_id() / tiles_m, column = s.column, before = s.column;
+  PARTS chosen = weights.parts[0];
+  FusedRows rows = of[0];
+  if constexpr (!FORM::GATED && FORM::COUNT > 1) {
+    u32 left = block;
+    bool found = false;
+    UNROLL for (u32 i = 0; i < FORM::COUNT; i++) {
+      const u32 own = ceil_div(of[i].n, Gemm::COLUMNS);
+      if (!found && left < own) {
+        chosen = weights.parts[i];
+        rows = of[i];
+        block = left;
+        column = before;
+        found = true;
       }
+      left -= found ? 0 : own;
+      before += of[i].n;
     }
-    const W tensor = weights.tensor(chosen, s.k), other = FORM::GATED ? weights.tensor(FORM::GATED, s.k) : tensor;
-    const FusedFinish<FORM, X> finish = {s, y, rows, of[FORM::GATED], first_m, column};
-    const auto source = [&](u32 row) __attribute__((always_inline)) { return row_or_another(first_m + row, s.m); };
-    Gemm().run(x, tensor, other, rows.first, of[FORM::GATED].first, rows.n, s.k, block * Gemm::COLUMNS, source, finish);
   }
+  const W tensor = weights.tensor(chosen, s.k), other = FORM::GATED ? weights.tensor(FORM::GATED, s.k) : tensor;
+  const FusedFinish<FORM, X> finish = {s, y, rows, of[FORM::GATED], first_m, column};
+  const auto source = [&](u32 row) __attribute__((always_inline)) { return row_or_another(first_m + row, s.m); };
+  Gemm().run(x, tensor, other, rows.first, of[FORM::GATED].first, rows.n, s.k, block * Gemm::COLUMNS, source, finish);
 }

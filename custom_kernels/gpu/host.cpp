@@ -16,7 +16,7 @@ struct Thread {
 alignas(64) u8 stacks[MOST_THREADS][STACK];
 Thread threads[MOST_THREADS];
 u32 exchanged[2][MOST_THREADS];  // two, so that a fast lane does not overwrite what a slow one has yet to read
-u32 thread, workgroup, all_workgroups;
+u32 thread, workgroup;
 void* scheduler_stack;
 
 using Kernel = void (*)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64,
@@ -70,7 +70,6 @@ namespace host {
 
 u32 current_thread() { return thread; }
 u32 current_workgroup() { return workgroup; }
-u32 number_of_workgroups() { return all_workgroups; }
 
 static void give_way(State state) {
   threads[thread].state = state;
@@ -138,7 +137,6 @@ extern "C" __attribute__((visibility("default"))) i32 strixhlo_launch(void* func
                                                                      const u64* values, u32 number, i32 backwards) {
   if (count == 0 || count % WAVE || count > MOST_THREADS || number > MOST_ARGUMENTS) return 2;
   kernel = (Kernel)function;
-  all_workgroups = workgroups;
   for (u32 i = 0; i < MOST_ARGUMENTS; i++) arguments[i] = i < number ? values[i] : 0;
   for (u32 w = 0; w < workgroups; w++) {
     workgroup = backwards ? workgroups - 1 - w : w;

@@ -12,7 +12,6 @@
 namespace host {
 u32 current_thread();
 u32 current_workgroup();
-u32 number_of_workgroups();  // of the launch
 void wait_for_workgroup();
 u32 exchange(u32 value, u32 lane);  // gives `value` to the wave, waits for it, takes the value of `lane`
 }  // namespace host

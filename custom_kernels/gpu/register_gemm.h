@@ -48,16 +48,6 @@ DEVICE u32 halves_of(u32 first, u32 second, u32 a, u32 b) {
 #endif
 }
 
-DEVICE u32 number_of_workgroups() {
-#if defined(__NVPTX__)
-  return (u32)__nvvm_read_ptx_sreg_nctaid_x();
-#elif defined(__AMDGCN__)
-  return 1;  // never asked
-#else
-  return host::number_of_workgroups();
-#endif
-}
-
 // The same number; what is made of it is made again, since it would wait in a register.
 DEVICE u32 anew(u32 value) {
 #if defined(__NVPTX__)
@@ -79,7 +69,7 @@ template <u32 STRIPES, u32 WAVES_, class W, class X, bool PAIRED>
 struct RegisterGemm {
   // Eight waves are half of a multiprocessor's; twelve, with 168 registers each, all of it: they load x straight from global memory.
   static constexpr bool DIRECT = WAVES_ > 8, WIDE = sizeof(X) == 4;
-  static constexpr u32 M = 16, WAVES = WAVES_, TERMS = WIDE ? 2 : 1, THREADS = WAVES * WAVE, OF_STRIPE = PAIRED ? STRIPE / 2 : STRIPE, MOST = STRIPES;
+  static constexpr u32 M = 16, WAVES = WAVES_, TERMS = WIDE ? 2 : 1, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
   static constexpr bool IN_HALVES = Element<X>::BITS > 8 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS != 11;
   using U = If<IN_HALVES, f16, BF16>;
   using C = CodePairs<W, U>;
@@ -99,8 +89,6 @@ struct RegisterGemm {
   u32 of_x[4][2][TERMS][4];   // block, 8 rows, term, pairs of a lane
   f32 sums[GROUPS][2][2];     // of columns of x that share a scale: of rows 2 t and 2 t + 1
   f32 units[2][2];            // what products of those rows are multiplied by
-
-  static constexpr bool SHARED = true;  // see fused_gemm.h
 
   DEVICE LOCAL u8* ring() { return (LOCAL u8*)launch_local<STRIPE_LOCAL>() + wave_id() * OF_WAVE; }
   DEVICE LOCAL u8* piece_of_x() { return ring() + STAGES * STAGE; }
@@ -172,7 +160,7 @@ struct RegisterGemm {
   struct Scales {
     SpanScales<W> of[2];
   };
-  static constexpr u32 AHEAD = sizeof(Scales) <= 16 ? STRIPES : 1;
+  static constexpr u32 AHEAD = sizeof(Scales) <= 8 && !DIRECT ? STRIPES : 1;
   MEMBER void ask_for_scales(Scales& scales, u32 s, u32 piece) const {
     const StripeRows<W> rows = rows_of(anew(s));
     const u32 g = lane_id() / 4;
@@ -311,20 +299,6 @@ struct RegisterGemm {
     return half_add(pair, -C::OFFSET);
   }
 
-  // Of `count` stripes: the group that a piece of x came with has count - 1 after it.
-  DEVICE void wait_for_x(u32 count) {
-    constexpr u32 MOST_LEFT = STAGES - 2;
-    if (count > MOST_LEFT) {
-      wait_for_groups<MOST_LEFT>();
-    } else if (count > 2) {
-      wait_for_groups<(MOST_LEFT < 2 ? MOST_LEFT : 2)>();
-    } else if (count > 1) {
-      wait_for_groups<(MOST_LEFT < 1 ? MOST_LEFT : 1)>();
-    } else {
-      wait_for_groups<0>();
-    }
-  }
-
   MEMBER void multiply(const LOCAL u8* stage, const Scales& scales, Products (&total)[2]) const {
     typename C::Piece piece;
     C::load(stage, piece);
@@ -372,10 +346,10 @@ struct RegisterGemm {
     }
   }
 
-  // As FragmentGemm's; count: of stripes, from first_n on.
+  // As FragmentGemm's.
   template <class Source, class Store>
   MEMBER void run(const GLOBAL X* x_, W a, W b, u32 first_a, u32 first_b, u32 n, u32 k_, u32 first_n, const Source& source,
-                  const Store& store, u32 count = STRIPES) {
+                  const Store& store) {
     x = x_;
     k = k_;
     low = a;
@@ -395,7 +369,7 @@ struct RegisterGemm {
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked < pieces) ask_for_codes(f, asked_slot, asked, asked_stage);
       asked_stage = asked_stage == (STAGES - 1) * STAGE ? 0 : asked_stage + STAGE;
-      if (++asked_slot == count) {
+      if (++asked_slot == STRIPES) {
         asked_slot = 0;
         asked += WAVES;
       }
@@ -407,19 +381,19 @@ struct RegisterGemm {
     }
     Scales coming[AHEAD] = {};
     UNROLL for (u32 s = 0; s < AHEAD; s++) {
-      if (wave < pieces && (s == 0 || s < count)) ask_for_scales(coming[s], s, wave);
+      if (wave < pieces) ask_for_scales(coming[s], s, wave);
     }
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
-        if (s > 0 && s >= count) continue;
         if constexpr (DIRECT) {
           if (s == 0 && !WIDE) load_x(piece, source);
           if (s == 0 && WIDE) load_wide_x(piece, source);
         }
+        constexpr u32 SINCE_X = STRIPES - 1 < STAGES - 2 ? STRIPES - 1 : STAGES - 2;  // groups since that of x
         if (DIRECT || s > 0) {
           wait_for_groups<STAGES - 2>();
         } else {
-          wait_for_x(count);
+          wait_for_groups<SINCE_X>();
         }
         wave_meets();
         ask();
@@ -436,7 +410,7 @@ struct RegisterGemm {
         }
         if constexpr (AHEAD == 1) {
           const Scales scales = coming[0];
-          const bool last = s + 1 == STRIPES || s + 1 == count;
+          const bool last = s + 1 == STRIPES;
           const u32 next = last ? piece + WAVES : piece;
           if (next < pieces) ask_for_scales(coming[0], last ? 0 : s + 1, next);
           multiply(ring() + stage, scales, sum[s]);
@@ -449,12 +423,12 @@ struct RegisterGemm {
     }
     wait_for_groups<0>();
     barrier();
-    gather(first_n, count, store);
+    gather(first_n, store);
   }
 
   // The sums of all waves, the first wave's first, and what becomes of them.
   template <class Store>
-  MEMBER void gather(u32 first_n, u32 count, const Store& store) const {
+  MEMBER void gather(u32 first_n, const Store& store) const {
     LOCAL f32x4* all = (LOCAL f32x4*)launch_local<STRIPE_LOCAL>();
     constexpr u32 ITEMS = STRIPES * 2 * WAVE;
     UNROLL for (u32 i = 0; i < STRIPES * 2; i++) {
@@ -463,7 +437,7 @@ struct RegisterGemm {
     }
     barrier();
     const f32 whole_low = SpanScales<W>::whole(low) * C::UNIT, whole_high = SpanScales<W>::whole(high) * C::UNIT;
-    for (u32 item = thread_id(); item < count * 2 * WAVE; item += THREADS) {
+    for (u32 item = thread_id(); item < ITEMS; item += THREADS) {
       f32x4 total = all[item];
       UNROLL for (u32 w = 1; w < WAVES; w++) total += all[w * ITEMS + item];
       const u32 g = item % WAVE / 4, t = item % 4, stripe = item / WAVE / 2, row = item / WAVE % 2 * 8 + 2 * t;

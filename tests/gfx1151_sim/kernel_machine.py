@@ -12,7 +12,7 @@ from element_cases import symbols
 
 from strixhlo.custom_kernels.gpu.attention_kernels import flash_line
 from strixhlo.custom_kernels.gpu.elements import elements_of, with_elements
-from strixhlo.custom_kernels.gpu.gemm_tiles import DENSE, REGISTER_TILES, TILES
+from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
 from strixhlo.custom_kernels.gpu.kernels import GEMV_ROWS, KERNELS, STRIPES, build_hsaco
 from strixhlo.custom_kernels.gpu.moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -204,7 +204,6 @@ def _tiled_kernels(dtype: str) -> list[str]:
     formats = sorted({_family(symbol) for symbol in TESTED if "_gemm_" in symbol and "_moe_" not in symbol})
     tiles = {tile.name for tile in TILES[dtype]}
     made = [f"strixhlo_fused_gemm_{name}_1_m16x2x4" for name in formats]
-    made += [f"strixhlo_fused_gemm_{name}_1_m{REGISTER_TILES[dtype].name}" for name in formats if name not in DENSE]
     made += [f"strixhlo_fused_gemm_{form}_m{t}" for t, forms in TILED.items() if t in tiles for form in forms]
     return list(dict.fromkeys([*made, *(f"strixhlo_fused_gemm_{form}_m16x2x4_more" for form in TILED_MORE)]))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import fused_matmul_cases
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +10,10 @@ from cuda_kit.recording import NVIDIA
 from extreme_weights import DTYPES, random_parts, split
 from fused_matmul_cases import TYPES, operands_of
 from kernel_tolerances import assert_near
+from test_gemm_tiles import chip
 
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.gemm_tiles import REGISTER_TILES
-from strixhlo.custom_kernels.gpu.launches import H200, quantized_matmul_launches
+from strixhlo.custom_kernels.gpu.launches import quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 
@@ -35,8 +33,8 @@ def bits(array: np.ndarray) -> np.ndarray:
 @on_nvidia
 @pytest.mark.parametrize(("name", "x"), CASES)
 def test_against_the_definition(run_launches, name, x):
-    """Six stripes, the last one not whole, for one workgroup in rounds, and for several; extreme and subnormal scales."""
-    (fmt, dtypes), n, k = split(name), 83, 1280
+    """Stripes that are not whole; extreme and subnormal scales. In mxfp4 waves have several pieces of x."""
+    (fmt, dtypes), n, k = split(name), 67, 1280 if name == "mxfp4" else 512
     parts = random_parts(name, n, k, seed=9)
     weight = np.asarray(dequantize(fmt, parts)).astype(np.float64)
     given = np.random.default_rng(9).standard_normal((16, k))
@@ -45,11 +43,11 @@ def test_against_the_definition(run_launches, name, x):
         given *= 2.0 ** np.floor(np.log2(6e3 / np.linalg.norm(weight, axis=1).max()))
     given = given.astype(DTYPES[x])
     exact = given.astype(np.float64) @ weight.T
-    for m, workgroups in ((9, 1), (16, 4)):
-        (launch,) = quantized_matmul_launches(fmt, m, n, k, dtypes, H200, x)
-        assert f"_m{REGISTER_TILES[x].name}" in launch.symbol
-        buffers = {"x": bits(given[:m]), **{p: bits(v) for p, v in parts.items()}}
-        y = run_launches((replace(launch, workgroups=workgroups),), buffers)["y"]
+    tile = "16r3x12" if x == "f32" else "16r7x12" if name in ("q4_k", "nvfp4") else "16r4x8"
+    for m in (9, 16):
+        launches = quantized_matmul_launches(fmt, m, n, k, dtypes, chip(tile), x)
+        assert f"_m{tile}" in launches[0].symbol
+        y = run_launches(launches, {"x": bits(given[:m]), **{p: bits(v) for p, v in parts.items()}})["y"]
         assert_near(y.view(DTYPES[x]), exact[:m], x)
 
 
@@ -57,15 +55,15 @@ def test_against_the_definition(run_launches, name, x):
 @pytest.mark.parametrize("x", ["bf16", "f32"])
 @pytest.mark.parametrize("case", ["q, k, v", "residual", "gated"])
 def test_fused(run_launches, monkeypatch, case, x):
-    """Stripes of several tensors, in one workgroup too; biases, activation and residual."""
+    """Several tensors; biases, activation and residual."""
     monkeypatch.setattr(fused_matmul_cases, "K", 256)
     attributes, operands = operands_of(case, 12)
     for name in ACTIVATIONS & set(operands):
         operands[name] = operands[name].astype(DTYPES[x])
-    lowering = fused_matmul(H200, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
-    assert lowering and f"_m{REGISTER_TILES[x].name}" in lowering.launches[-1].symbol
+    tile = "16r2x12" if x == "f32" else "16r2x8"
+    lowering = fused_matmul(chip(tile), attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
+    assert lowering and f"_m{tile}" in lowering.launches[-1].symbol
     exact = {n: jnp.asarray(a, jnp.float32) if n in ACTIVATIONS else jnp.asarray(a) for n, a in operands.items()}
     want = np.asarray(reference(*exact.values(), **attributes))
-    for last in (lowering.launches[-1], replace(lowering.launches[-1], workgroups=2)):
-        values = run_launches((*lowering.launches[:-1], last), {name: bits(a) for name, a in operands.items()})
-        assert_near(values["y"].view(DTYPES[x]), want, x)
+    values = run_launches(lowering.launches, {name: bits(a) for name, a in operands.items()})
+    assert_near(values["y"].view(DTYPES[x]), want, x)
