@@ -252,3 +252,11 @@ template <u32 BITS, u32 GROUP, class S, class B>
 inline constexpr bool IN_BF16<Affine<BITS, GROUP, S, B>> = BITS < 8;
 template <u32 BITS, u32 ZERO, bool HAS_MINIMUM>
 inline constexpr bool IN_BF16<SmallK<BITS, ZERO, HAS_MINIMUM>> = true;
+
+// Steps of 16 columns that share a scale, of the eight of a piece.
+template <class W>
+inline constexpr u32 STEPS_A_SCALE = W::GROUPS == 2 ? 1 : 2;
+template <u32 BITS, u32 GROUP, class S, class B>
+inline constexpr u32 STEPS_A_SCALE<Affine<BITS, GROUP, S, B>> = GROUP / 16;
+template <Scaling SCALING>
+inline constexpr u32 STEPS_A_SCALE<Fp8<SCALING>> = SCALING == BLOCKS_OF_32 ? 2 : 8;

@@ -10,60 +10,10 @@
 
 #include "async_copy.h"
 #include "code_pairs.h"
-#include "stripe.h"
+#include "pair_arithmetic.h"
+#include "register_hints.h"
 #include "rows_of_x.h"
-
-// Steps of 16 columns that share a scale, of the eight of a piece.
-template <class W>
-inline constexpr u32 STEPS_A_SCALE = W::GROUPS == 2 ? 1 : 2;
-template <u32 BITS, u32 GROUP, class S, class B>
-inline constexpr u32 STEPS_A_SCALE<Affine<BITS, GROUP, S, B>> = GROUP / 16;
-template <Scaling SCALING>
-inline constexpr u32 STEPS_A_SCALE<Fp8<SCALING>> = SCALING == BLOCKS_OF_32 ? 2 : 8;
-
-// The larger of two pairs of bfloat16 numbers that are not negative.
-DEVICE u32 larger_pair(u32 a, u32 b) {
-#if defined(__NVPTX__)
-  u32 result;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-  return result;
-#else
-  const u32 low = a << 16 > b << 16 ? a : b, high = a >> 16 > b >> 16 ? a : b;
-  return (low & 0xffffu) | (high & 0xffff0000u);
-#endif
-}
-// A number that bfloat16 holds, twice.
-constexpr u32 two_of_bf16(f32 value) { return __builtin_bit_cast(u32, value) / 65536 * 65537; }
-// Both float16 numbers of a pair plus `value`.
-DEVICE u32 half_add(u32 pair, f32 value) {
-  const f16x2 sum = __builtin_bit_cast(f16x2, pair) + (f16x2){(f16)value, (f16)value};
-  return __builtin_bit_cast(u32, sum);
-}
-// Halves `a` and `b` (0 or 1) of two words.
-DEVICE u32 halves_of(u32 first, u32 second, u32 a, u32 b) {
-#if defined(__NVPTX__)
-  return (u32)__nvvm_prmt((i32)first, (i32)second, (i32)(0x5410u + 0x22u * a + 0x2200u * b));
-#else
-  return (first >> (16 * a) & 0xffffu) | (second >> (16 * b) << 16);
-#endif
-}
-
-// The same number; what is made of it is made again, since it would wait in a register.
-DEVICE u32 anew(u32 value) {
-#if defined(__NVPTX__)
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
-
-// The compiler may not put off until later what the number is made by: its operands would wait in registers.
-DEVICE void now(f32& value) {
-#if defined(__NVPTX__)
-  asm volatile("" : "+f"(value));
-#else
-  (void)value;
-#endif
-}
+#include "stripe.h"
 
 template <u32 STRIPES, u32 WAVES_, class W, class X, bool PAIRED>
 struct RegisterGemm {
