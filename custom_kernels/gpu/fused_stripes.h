@@ -4,6 +4,7 @@
 
 #include "fused_gemv.h"
 #include "rows_of_x.h"
+#include "stripe_loop.h"
 
 // Where eight rows of a stripe are: from `first` on of a tensor, and their results' first column.
 template <class W>
@@ -110,7 +111,7 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
   };
   in.begin();
   const u32 eights = share.end - share.begin;
-  S::each_stripe(FORM::GATED ? eights : ceil_div(eights, 2), s.k, rows_of, fill, finish);
+  StripeLoop<S>::each_stripe(FORM::GATED ? eights : ceil_div(eights, 2), s.k, rows_of, fill, finish);
 }
 
 // weights: those of each format. Of several, s.lanes has the workgroups at which the second and the third format begin, 16

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rows_of_x.h"
+#include "stripe_loop.h"
 
 template <u32 M, u32 SHARING, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
@@ -23,5 +24,5 @@ DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, 
       if (column + 8 < end) store(y, (u64)of_x * n + column + 8, high * whole);
     });
   };
-  S::each_stripe(ceil_div(end - begin, STRIPE), k, rows_of, fill, finish);
+  StripeLoop<S>::each_stripe(ceil_div(end - begin, STRIPE), k, rows_of, fill, finish);
 }
