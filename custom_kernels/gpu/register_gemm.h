@@ -1,11 +1,11 @@
-// y[m, n] = sum over k of x[m, k] * weight[n, k] for 9 to 16 rows of x of 16 bits on NVIDIA's matrix units, bound by reading
+// y[m, n] = sum over k of x[m, k] * weight[n, k] for 9 to 16 rows of x on NVIDIA's matrix units, bound by reading
 // the weight. Weights are multiplied as their codes, exactly, and the sums of a group's products are scaled.
 //
 // A workgroup has STRIPES of 16 weight rows; its waves share their columns, a piece of 128 in turn, and add what they have at
 // the end, in their order. Each wave keeps copies of codes and of x under way for itself, and holds 16 rows of a piece of x in
-// registers for all stripes: no barriers but at the end. Columns are a multiple of 128. bfloat16 numbers times codes that bfloat16 does not hold (8 bits,
-// E2M1) become float16 ones: a piece of a row is multiplied by a power of two that its largest decides, so what is lost is below
-// 2^-39 of that.
+// registers for all stripes: no barriers but at the end. Columns are a multiple of 128. bfloat16 numbers times codes that
+// bfloat16 does not hold (8 bits, E2M1) become float16 ones, float32 numbers two: a piece of a row is multiplied by a power of
+// two that its largest decides, so what is lost is below 2^-39, or 2^-22, of that.
 #pragma once
 
 #include "async_copy.h"
@@ -106,11 +106,10 @@ struct RegisterGemm {
     }
   }
 
-  // Scales of rows g and g + 8 of a stripe; where they are few those of a piece are asked for with the piece before.
+  // Scales of rows g and g + 8 of a stripe.
   struct Scales {
     SpanScales<W> of[2];
   };
-  static constexpr u32 AHEAD = sizeof(Scales) <= 8 && !DIRECT ? STRIPES : 1;
   MEMBER void ask_for_scales(Scales& scales, u32 s, u32 piece) const {
     const StripeRows<W> rows = rows_of(anew(s));
     const u32 g = lane_id() / 4;
@@ -329,10 +328,8 @@ struct RegisterGemm {
       ask();
       end_group();
     }
-    Scales coming[AHEAD] = {};
-    UNROLL for (u32 s = 0; s < AHEAD; s++) {
-      if (wave < pieces) ask_for_scales(coming[s], s, wave);
-    }
+    Scales coming = {};
+    if (wave < pieces) ask_for_scales(coming, 0, wave);
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
         if constexpr (DIRECT) {
@@ -358,16 +355,11 @@ struct RegisterGemm {
           if constexpr (!WIDE) order_x();
           if constexpr (MINIMUM) sum_x();
         }
-        if constexpr (AHEAD == 1) {
-          const Scales scales = coming[0];
-          const bool last = s + 1 == STRIPES;
-          const u32 next = last ? piece + WAVES : piece;
-          if (next < pieces) ask_for_scales(coming[0], last ? 0 : s + 1, next);
-          multiply(ring() + stage, scales, sum[s]);
-        } else {
-          multiply(ring() + stage, coming[s % AHEAD], sum[s]);
-          if (piece + WAVES < pieces) ask_for_scales(coming[s % AHEAD], s, piece + WAVES);
-        }
+        const Scales scales = coming;
+        const bool last = s + 1 == STRIPES;
+        const u32 next = last ? piece + WAVES : piece;
+        if (next < pieces) ask_for_scales(coming, last ? 0 : s + 1, next);
+        multiply(ring() + stage, scales, sum[s]);
         stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
       }
     }
