@@ -225,7 +225,7 @@ DEVICE void attention(const GLOBAL X* q, const GLOBAL T* k_pool, const GLOBAL T*
 
 // parts [rows, splits, width] with their peaks and sums [rows, splits, 2] -> out [rows, width]; a workgroup for COMBINED columns
 // of a row, which is token * q_heads + head. sinks [q_heads] are read where has_sinks. A sum of 0 marks a part that is not there.
-inline constexpr u32 COMBINED = 4 * WAVE;
+inline constexpr u32 COMBINED = 4 * WAVE, FEW_PARTS = 8;
 struct CombineTiles {
   LOCAL_ARRAY static inline f32x4 value[ATTENTION_WAVES][WAVE];
 };
@@ -275,4 +275,35 @@ DEVICE void attention_combine(const GLOBAL f32* parts, const GLOBAL f32* peaks, 
     UNROLL for (u32 w = 1; w < ATTENTION_WAVES; w++) value += CombineTiles::value[w][lane];
     store4(out, ((u64)row * width + d) / 4, any ? value * factor : (f32x4)0.0f);
   }
+}
+
+// The same of at most FEW_PARTS, a wave for COMBINED columns of one of `rows`.
+template <class X>
+DEVICE void attention_combine_few(const GLOBAL f32* parts, const GLOBAL f32* peaks, const GLOBAL f32* sinks, GLOBAL X* out,
+                                  u32 width, u32 splits, u32 q_heads, u32 has_sinks, u32 rows) {
+  const u32 pieces = ceil_div(width, COMBINED), item = workgroup_id() * ATTENTION_WAVES + wave_id(), row = item / pieces;
+  if (row >= rows) return;
+  const u64 first = (u64)row * splits;
+  const u32 d = item % pieces * COMBINED + 4 * lane_id();
+  f32x4 part[FEW_PARTS];
+  f32 peak[FEW_PARTS], total[FEW_PARTS], highest = NOTHING, sum = 0.0f;
+  UNROLL for (u32 i = 0; i < FEW_PARTS; i++) {
+    const bool there = i < splits;
+    if (there) part[i] = ((const GLOBAL f32x4*)parts)[((first + i) * width + smaller(d, width - 4)) / 4];
+    else part[i] = 0.0f;
+    total[i] = there ? peaks[2 * (first + i) + 1] : 0.0f;
+    peak[i] = there ? peaks[2 * (first + i)] : NOTHING;
+  }
+  UNROLL for (u32 i = 0; i < FEW_PARTS; i++) highest = total[i] == 0.0f ? highest : larger(highest, peak[i]);
+  f32x4 value = 0.0f;
+  UNROLL for (u32 i = 0; i < FEW_PARTS; i++) {
+    const f32 weight = total[i] == 0.0f ? 0.0f : exp2_fast(peak[i] - highest);
+    sum = multiply_add(total[i], weight, sum);
+    value += weight == 0.0f ? (f32x4)0.0f : part[i] * weight;
+  }
+  const bool any = sum != 0.0f;  // NaN too
+  const f32 before = highest;
+  if (has_sinks) join_sink(sinks[row % q_heads], highest, sum);
+  const f32 factor = exp2_fast(before - highest) / sum;
+  if (d < width) store4(out, ((u64)row * width + d) / 4, any ? value * factor : (f32x4)0.0f);
 }

@@ -22,8 +22,9 @@ _FLASH = re.compile(r"strixhlo_attention_(few|b[12])(_split)?_(fp8|f16|bf16)_d(\
 
 
 def float32_kernels() -> dict[str, str]:
-    """Symbol -> line, of the kernels for float32 pools and the one that joins the parts of a split."""
+    """Symbol -> line, of the kernels for float32 pools and those that join the parts of a split."""
     lines = {"strixhlo_attention_combine": f"ATTENTION_COMBINE({OF})"}
+    lines["strixhlo_attention_combine_few"] = f"ATTENTION_COMBINE_FEW({OF})"
     for dim, queries in FLOAT32_QUERIES.items():
         lines[f"strixhlo_attention_f32_d{dim}"] = f"ATTENTION({OF}, f32, {dim}, {queries})"
         lines[f"strixhlo_attention_split_f32_d{dim}"] = f"ATTENTION_SPLIT({OF}, f32, {dim}, {queries})"

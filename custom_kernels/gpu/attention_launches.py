@@ -20,7 +20,8 @@ from .elements import with_elements
 from .launches import GFX1151, Chip
 
 THREADS, WAVES = 128, 4
-COMBINED = 128  # columns of a row that a workgroup joins from its parts: of attention.h
+COMBINED = 128  # columns of a row that a workgroup joins from its parts, or of FEW_PARTS a wave: of attention.h
+FEW_PARTS = 8
 SPLIT_BYTES = 512 * 1024  # of a head's keys and values: below, a second launch costs more than it saves
 MOST_SPLITS = 64  # of attention.h
 PARTS_BYTES = 128 * 1024 * 1024  # that parts take at most: 64 of eight tokens with the 128 latent heads of DeepSeek
@@ -78,12 +79,19 @@ def attention_launches(
         return (Launch(symbol, inputs, (result,), scalars, workgroups, THREADS, local_memory=local),)
     parts = Output("parts", (tokens, q_heads, splits, value_dim), "f32")
     peaks = Output("peaks", (tokens, q_heads, splits, 2), "f32")
-    combine, pieces_of_y = with_elements("strixhlo_attention_combine", x), tokens * q_heads * -(-value_dim // COMBINED)
-    of_combine = (value_dim, splits, q_heads, int(sinks))
     return (
         Launch(symbol, inputs, (parts, peaks), (*scalars, splits), workgroups * splits, THREADS, local_memory=local),
-        Launch(combine, ("parts", "peaks", inputs[-1]), (result,), of_combine, pieces_of_y, THREADS),
+        _combine(tokens * q_heads, value_dim, splits, q_heads, inputs[-1], result),
     )
+
+
+def _combine(rows: int, value_dim: int, splits: int, q_heads: int, sinks: str, result: Output) -> Launch:
+    """Joins the parts of each row, a head of a token."""
+    few, pieces = splits <= FEW_PARTS, rows * -(-value_dim // COMBINED)
+    symbol = with_elements("strixhlo_attention_combine_few" if few else "strixhlo_attention_combine", result.dtype)
+    scalars = (value_dim, splits, q_heads, int(sinks == "sinks"), *(rows,) * few)
+    workgroups = -(-pieces // WAVES) if few else pieces
+    return Launch(symbol, ("parts", "peaks", sinks), (result,), scalars, workgroups, THREADS)
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,7 @@ def _rows(queries: int, head_dim: int, value_dim: int, x: str, chip: Chip) -> tu
     head: FlashShape of flash_attention.h."""
     if queries <= 2 * ROWS_OF_FEW:
         return 0, ROWS_OF_FEW
-    block = 8 if x == "f32" else 16
-    blocks = chip.attention_blocks if max(head_dim, value_dim) <= NARROW_BLOCK and x == "f32" else 1
-    return blocks, block * blocks * (WAVES // parts_of(value_dim, chip.attention_part))
+    block = (8 if x == "f32" else 16) * (WAVES // parts_of(value_dim, chip.attention_part))  # a block of each wave
+    several = max(head_dim, value_dim) <= NARROW_BLOCK and queries > block
+    blocks = chip.attention_blocks if several else 1
+    return blocks, block * blocks

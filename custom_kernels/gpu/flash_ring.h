@@ -68,11 +68,11 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     if constexpr (Stages::TEAM == 1) wave_meets();
     else barrier();
   }
-  // A position's row of the pools, with the top bit where nobody sees it: what is there may be anything, and 0 * NaN is NaN.
-  DEVICE u32 flagged_row(const Place& place, i32 position, const AttentionShape& s) {
+  // A position's row of the pools, whose `entry` of the table is known, with the top bit where nobody sees it: what is there may be anything, and 0 * NaN is NaN.
+  DEVICE u32 flagged_row(const Place& place, i32 position, i32 entry, const AttentionShape& s) {
     bool seen = position <= place.paged.end;
     if (place.holes) seen = seen && place.rows.template see<Shape::ROWS>(place.positions, position, s);
-    return place.paged.of(position) | (seen ? 0u : 0x80000000u);
+    return place.paged.row(position, entry) | (seen ? 0u : 0x80000000u);
   }
   // Piece `column` of a row that has `bytes`; zero where nothing is, and unless `there`. key: of the tile.
   DEVICE void copy_piece(LOCAL u8* to, u32 key, const GLOBAL u8* row, u32 column, u32 bytes, bool there, bool aligned) {
@@ -162,7 +162,18 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     const ValueRows values = ValueRows::of(first_values + place.part * Shape::PART * sizeof(T), STRIDE);
     Tile scores[TILES][BLOCKS] = {};
     if constexpr (Stages::WIDE) {
-      _Pragma("unroll 2") for (u32 j = 0; j < D / 32; j++) score_slice(scores, queries, keys, j);
+      // Two sums, so that a product does not wait for the last one.
+      Tile others[TILES][BLOCKS] = {};
+      _Pragma("unroll 3") for (u32 j = 0; j < D / 32 / 2 * 2; j += 2) {
+        score_slice(scores, queries, keys, j);
+        score_slice(others, queries, keys, j + 1);
+      }
+      if constexpr (D / 32 % 2) score_slice(scores, queries, keys, D / 32 - 1);
+      UNROLL for (u32 u = 0; u < TILES; u++) {
+        UNROLL for (u32 b = 0; b < BLOCKS; b++) {
+          UNROLL for (u32 i = 0; i < 8; i++) scores[u][b].of[i] += others[u][b].of[i];
+        }
+      }
     } else {
       UNROLL for (u32 j = 0; j < D / 32; j++) score_slice(scores, queries, keys, j);
     }
@@ -185,22 +196,23 @@ struct FlashRing : FlashSums<X, T, D, DV, MOST_BLOCKS, MOST_PART, SPLIT, Y,
     constexpr i32 STEP = (i32)(KEYS * (ATTENTION_WAVES / Stages::TEAM));
     const i32 in_tile = (i32)(lane_id() % KEYS), end = place.paged.end;
     i32 asked = place.begin;  // the tile to ask for next; a table is read long before what it says is used
-    u32 row[AHEAD + 1];
-    UNROLL for (u32 i = 0; i <= AHEAD; i++) row[i] = flagged_row(place, asked + (i32)i * STEP + in_tile, s);
-    UNROLL for (u32 i = 0; i < AHEAD; i++, asked += STEP) {
-      if (asked <= end) ask<SAME>(place.ring + i * STAGE, place, row[i], s);
+    i32 entry[AHEAD + 1];
+    UNROLL for (u32 i = 0; i <= AHEAD; i++) entry[i] = place.paged.entry(asked + (i32)i * STEP + in_tile);
+    const auto fill = [&](u32 stage, i32 of_table) __attribute__((always_inline)) {
+      if (asked <= end) ask<SAME>(place.ring + stage * STAGE, place, flagged_row(place, asked + in_tile, of_table, s), s);
       end_group();
-    }
-    u32 next = row[AHEAD], slot = 0, free = AHEAD % STAGES;
+      asked += STEP;
+    };
+    UNROLL for (u32 i = 0; i < AHEAD; i++) fill(i, entry[i]);
+    i32 next = entry[AHEAD];
+    u32 slot = 0, free = AHEAD % STAGES;
     prepare_queries<X, T, Shape, Tiles, D>(q, s, place.rows, queries);
     barrier();
     const SeenPositions seen = this->start(place.row_wave);
     keep_queries(place.row_wave);
     const auto refill = [&]() __attribute__((always_inline)) {
-      if (asked <= end) ask<SAME>(place.ring + free * STAGE, place, next, s);
-      end_group();
-      asked += STEP;
-      next = flagged_row(place, asked + in_tile, s);
+      fill(free, next);
+      next = place.paged.entry(asked + in_tile);
       free = free + 1 == STAGES ? 0 : free + 1;
     };
     for (i32 tile = place.begin; tile <= end; tile += STEP) {

@@ -121,10 +121,10 @@ struct FlashRows {
     u32 id = workgroup_id();
     r.first = id % tiles * ROWS;
     id /= tiles;
-    r.split = id % s.splits;
-    id /= s.splits;
     r.kv_head = id % s.kv_heads;
-    r.sequence = id / s.kv_heads;
+    id /= s.kv_heads;
+    r.split = id % s.splits;
+    r.sequence = id / s.splits;
     return r;
   }
   __attribute__((always_inline)) bool inside(u32 i) const { return first + i < count; }
@@ -198,11 +198,17 @@ struct PagedRows {
   DEVICE PagedRows of(const GLOBAL i32* table, const FlashRows& rows, const AttentionShape& s, i32 end) {
     return {table + (u64)rows.sequence * s.blocks, s.block_size, 31u - (u32)__builtin_clz(s.block_size), s.pool_rows, end};
   }
-  __attribute__((always_inline)) u32 of(i32 position) const {
+  __attribute__((always_inline)) u32 of(i32 position) const { return row(position, entry(position)); }
+  // What the table says of a position, and the row that this makes. The one is read long before the other is needed.
+  __attribute__((always_inline)) i32 entry(i32 position) const { return table[block(position)]; }
+  __attribute__((always_inline)) u32 row(i32 position, i32 entry) const {
+    const u32 p = (u32)smaller(position, end);
+    return smaller((u32)entry * block_size + (p - block(position) * block_size), pool_rows - 1);
+  }
+  __attribute__((always_inline)) u32 block(i32 position) const {
     const u32 p = (u32)smaller(position, end);
     const bool power = (block_size & (block_size - 1)) == 0;
-    const u32 block = power ? p >> shift : p / block_size;
-    return smaller((u32)table[block] * block_size + (p - block * block_size), pool_rows - 1);
+    return power ? p >> shift : p / block_size;
   }
 };
 

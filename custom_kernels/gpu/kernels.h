@@ -246,11 +246,17 @@
     FlashAttention<X, type, head, value, blocks, part, true, f32>().run(q, k_pool, v_pool, table, positions, sinks, parts, \
                                                                   peaks, {ATTENTION_SHAPE, splits});            \
   }
-#define ATTENTION_COMBINE(symbol, X)                                                   \
-  KERNEL(ATTENTION_THREADS)                                                            \
-  void symbol(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(X, y), u32 head_dim, \
-                                  u32 splits, u32 q_heads, u32 has_sinks) {            \
-    attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);   \
+#define ATTENTION_COMBINE(symbol, X)                                                                         \
+  KERNEL(ATTENTION_THREADS)                                                                                  \
+  void symbol(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(X, y), u32 head_dim, u32 splits, u32 q_heads, \
+              u32 has_sinks) {                                                                               \
+    attention_combine(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks);                         \
+  }
+#define ATTENTION_COMBINE_FEW(symbol, X)                                                                     \
+  KERNEL(ATTENTION_THREADS)                                                                                  \
+  void symbol(IN(f32, parts), IN(f32, peaks), IN(f32, sinks), OUT(X, y), u32 head_dim, u32 splits, u32 q_heads, \
+              u32 has_sinks, u32 rows) {                                                                     \
+    attention_combine_few(parts, peaks, sinks, y, head_dim, splits, q_heads, has_sinks, rows);               \
   }
 
 #include "moe_kernels.h"
