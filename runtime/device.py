@@ -40,6 +40,9 @@ ELEMENTS = {
     "i32": rt.HalElementType.SINT_32,
 }
 SCOPE = "model"  # of parameters
+# Bytes of stack of each thread of IREE on the host. The fused kernels take up to 120 KB (custom_kernels/cpu), and
+# glibc puts a thread's own variables there too; IREE's default is 128 KiB.
+WORKER_STACK = 256 << 10
 _USAGE = rt.BufferUsage.DEFAULT
 # Kind of device -> who may have work in flight on it. Programs open the same one of a kind, IREE's first.
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -56,8 +59,10 @@ class Device:
         self.maps_files = kind in ("cpu", "vulkan")
         self._imports = kind in ("rocm", "cuda")
         self.turn = _TURNS[kind]
-        if threads is not None and self.on_host:
-            rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+        if self.on_host:
+            rt.flags.parse_flags(f"--task_worker_stack_size={WORKER_STACK}")
+            if threads is not None:
+                rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         try:
             self.hal: Any = rt.get_driver(driver).create_default_device()
         except (RuntimeError, ValueError) as error:

@@ -11,7 +11,7 @@
 #define FORMAT_OF(name, Fmt, KIND) FORMAT_##name,
 enum StoredFormat { FOR_EACH_FORMAT(FORMAT_OF) FORMAT_f32, FORMAT_f16, FORMAT_bf16 };
 
-constexpr int64_t SCRATCH = 64 * 1024;  // bytes for the input, as in fused_launches.py; IREE's threads have 128 KiB of stack
+constexpr int64_t SCRATCH = 64 * 1024;  // bytes for the input, as in fused_launches.py, on a stack of WORKER_STACK (runtime/device.py)
 constexpr int64_t TILE_ROWS = 16;        // weight rows that workgroups share out
 constexpr int64_t FEW = 8, GATE_COLUMNS = 64;
 
