@@ -29,7 +29,7 @@ from strixhlo.export.archive import dtype_name
 from strixhlo.export.checkpoint.hugging_face_config import normalized_config
 from strixhlo.export.layers.layer_groups import layer_groups
 from strixhlo.export.layers.moe import Experts
-from strixhlo.export.layers.norm import Input, plain
+from strixhlo.export.layers.norm import Input, Normed
 from strixhlo.export.layers.weights import Weight, Weights
 from strixhlo.export.models import model_from_config
 from strixhlo.export.models.gemma4 import Gemma4
@@ -38,6 +38,7 @@ from strixhlo.weight_spans import Span, weight_spans
 
 CONTEXT = 64
 ENTRIES: dict[str, tuple[Kind, int]] = {f"decode_{rows}": ("decode", rows) for rows in (1, 2, 8)}
+MOST = 5  # dispatches of a layer of experts beyond its attention
 # Columns that blocks of 256 divide.
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 64}
 SIZES = ("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp")
@@ -64,15 +65,16 @@ class Nothing:
         positions: jax.Array | None = None,
         residual: Residual | None = None,
     ) -> jax.Array:
-        """The residual, or x."""
+        """The residual, or x as it is before its norm."""
         del w, prefix, positions
-        return residual.x if residual else plain(x)
+        return residual.x if residual else x.x if isinstance(x, Normed) else x
 
 
 def model_of(case: str, wide: bool) -> Any:
-    """The model of a case of CASES, with sizes that are multiples of 256 where `wide`."""
+    """The model of a case of CASES, with sizes that are multiples of 256 where `wide`, else its experts' of 32."""
     _, kind, changes = CASES[case]
     changes = SHAPE | deepcopy(changes)
+    changes |= {key: 64 for key in ("moe_intermediate_size",) if key in changes}
     if wide:
         changes |= {key: value for key, value in WIDE.items() if key != "head_dim" or case not in LATENT}
         changes |= {key: 256 for key in SIZES if key in changes}
@@ -95,7 +97,7 @@ def weights_of(model: Any, format: str) -> dict[str, Weight]:
     """Shapes of all weights: matrices in a format, all else, and routers, in float32."""
     weights = {}
     for name, shape in model.shapes():
-        routes = name.endswith((".gate.weight", "router.weight", "router.proj.weight"))
+        routes = name.endswith((".gate.weight", "shared_expert_gate.weight", "router.weight", "router.proj.weight"))
         if len(shape) < 2 or name.endswith("bias") or routes:
             weights[name] = _dense(shape, np.float32, "f32")
         elif format in FORMATS and shape[-1] % 256 == 0:

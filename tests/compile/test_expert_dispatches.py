@@ -1,0 +1,27 @@
+"""A layer of experts takes at most 5 dispatches of a decoded step beyond its attention, in the compiler's own plan.
+
+One family of each kind of mixture; `make bench-dispatches` counts all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from expert_dispatches import MOST, beyond_attention
+
+# SparseMixer and LayerNorms; weights of the experts' input and a shared expert; a gated shared one.
+FAMILIES = {"phi moe": "bf16", "llama 4": "bf16", "qwen2 moe": "q4_0"}
+MORE_ON_THE_CPU = {"glm4 moe": "q5_k", "gpt-oss": "mxfp4"}
+
+
+@pytest.mark.parametrize("target", ["cpu", "rocm"])
+@pytest.mark.parametrize(("case", "format"), FAMILIES.items())
+def test_few_tokens(case: str, format: str, target: str) -> None:
+    for entry, dispatches in beyond_attention(case, format, target).items():
+        assert 3 <= dispatches <= MOST, entry
+
+
+@pytest.mark.parametrize(("case", "format"), MORE_ON_THE_CPU.items())
+def test_few_tokens_on_the_cpu(case: str, format: str) -> None:
+    """Where a dispatch may have any number of buffers, in every format."""
+    for entry, dispatches in beyond_attention(case, format, "cpu").items():
+        assert 3 <= dispatches <= MOST, entry
