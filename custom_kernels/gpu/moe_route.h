@@ -119,9 +119,8 @@ DEVICE f32 sparse_weight(const f32 (&logits)[PER_LANE], u32 id, f32 logit, const
     UNROLL for (u32 i = 0; i < PER_LANE; i++) {
       const f32 size = __builtin_fabsf(logits[i]);
       const bool far = (best - logits[i]) / (size > best ? size : best) > 2.0f * c.jitter;
-      const u32 e = i * WAVE + lane_id();
-      if (e < c.experts && !far) total += exponential(left[i] - best);
-      if (e == chosen) left[i] = -__builtin_inff();
+      total += far ? 0.0f : exponential(left[i] - best);  // of what is no expert: of -inf
+      if (i * WAVE + lane_id() == chosen) left[i] = -__builtin_inff();
     }
     total = sum_over_wave(total);
     if (lane_id() == j) weight = 1.0f / total;

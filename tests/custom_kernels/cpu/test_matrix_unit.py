@@ -24,7 +24,7 @@ from strixhlo.custom_kernels import toolchain
 from strixhlo.custom_kernels.cpu.direct import run_launches
 from strixhlo.custom_kernels.cpu.launches import dense_matmul_launches, quantized_matmul_launches
 from strixhlo.custom_kernels.cpu.matrix_unit import kernel_features, with_machine
-from strixhlo.custom_kernels.cpu.moe_launches import _kernel, _rows
+from strixhlo.custom_kernels.cpu.moe_launches import _rows, stored_kernel
 from strixhlo.custom_kernels.ops.formats_gguf import RUN
 from strixhlo.custom_kernels.ops.launch import MACHINE, Launch
 from strixhlo.custom_kernels.ops.moe_matmul import part_names
@@ -149,7 +149,7 @@ def test_rows_of_experts(both: Both, fast: bool) -> None:
     k, n = 96, 64
     names = part_names("q4_0", n, k)
     types = [(v[f"gate.{name}"].shape, "i8" if name == "codes" else "f16") for name in names]
-    kernel = _kernel("q4_0", names, types, experts=8)
+    kernel = stored_kernel("q4_0", names, types, experts=8)
     assert kernel
     parts = tuple(f"gate.{name}" for name in names)
     pairs = len(v["order"])
