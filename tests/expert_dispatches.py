@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers
+from archive_places import in_archive
 from family_checkpoints import CASES, SHAPE
 from jax.typing import DTypeLike
 
-from strixhlo.bundle import ALIGNMENT, Kind, KVCache, Parameter
+from strixhlo.bundle import Kind, KVCache
 from strixhlo.compile.compile import lower_without_kernels
 from strixhlo.compile.iree_compile import run
 from strixhlo.compile.report import entry_report
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.ops.formats import FORMATS
 from strixhlo.custom_kernels.ops.fused_matmul import Residual
-from strixhlo.export.archive import dtype_name
 from strixhlo.export.checkpoint.hugging_face_config import normalized_config
 from strixhlo.export.layers.layer_groups import layer_groups
 from strixhlo.export.layers.moe import Experts
@@ -34,7 +34,7 @@ from strixhlo.export.layers.weights import Weight, Weights
 from strixhlo.export.models import model_from_config
 from strixhlo.export.models.gemma4 import Gemma4
 from strixhlo.export.trace import trace
-from strixhlo.weight_spans import Span, weight_spans
+from strixhlo.weight_spans import Span
 
 CONTEXT = 64
 ENTRIES: dict[str, tuple[Kind, int]] = {f"decode_{rows}": ("decode", rows) for rows in (1, 2, 8)}
@@ -115,19 +115,6 @@ def weights_of(model: Any, format: str) -> dict[str, Weight]:
 
 def _dense(shape: tuple[int, ...], dtype: DTypeLike, format: str) -> Weight:
     return Weight({"dense": cast(jax.Array, jax.ShapeDtypeStruct(shape, dtype))}, format, shape[-1] if shape else 1)
-
-
-def in_archive(weights: Mapping[str, Weight]) -> dict[str, Span]:
-    """Where the weights are that programs can take whole."""
-    parameters, end = {}, 0
-    for name, of in weights.items():
-        for part, array in of.parts.items():
-            length = array.size * array.dtype.itemsize
-            parameters[f"{name}.{part}"] = Parameter(
-                dtype=dtype_name(array.dtype), shape=array.shape, offset=end, length=length
-            )
-            end += length + -length % ALIGNMENT
-    return weight_spans(parameters)
 
 
 def program_of(model: Any, format: str) -> tuple[str, dict[str, Span]]:

@@ -8,18 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from archive_places import in_archive
 
-from strixhlo.bundle import ALIGNMENT, Kind, KVCache, Parameter
+from strixhlo.bundle import Kind, KVCache
 from strixhlo.compile.compile import lower_without_kernels
 from strixhlo.compile.iree_compile import run
 from strixhlo.compile.report import entry_report
 from strixhlo.compile.targets import parse_target
 from strixhlo.custom_kernels.ops.formats import FORMATS
-from strixhlo.export.archive import dtype_name
 from strixhlo.export.layers.weights import Weight
 from strixhlo.export.models import model_from_config
 from strixhlo.export.trace import trace
-from strixhlo.weight_spans import Span, weight_spans
 
 LAYERS, CONTEXT = 2, 64
 ENTRIES: dict[str, tuple[Kind, int]] = {f"decode_{rows}": ("decode", rows) for rows in (1, 2, 4, 8)}
@@ -73,19 +72,6 @@ def weight(shape: tuple[int, ...], format: str) -> Weight:
         return Weight({"dense": jax.ShapeDtypeStruct(shape, np.float32)}, "f32", shape[-1])
     parts = FORMATS[format].parts(*shape)
     return Weight({p: jax.ShapeDtypeStruct(s, d) for p, (s, d) in parts.items()}, format, shape[1])
-
-
-def in_archive(weights: dict[str, Weight]) -> dict[str, Span]:
-    """Where the weights are that programs can take whole."""
-    parameters, end = {}, 0
-    for name, of in weights.items():
-        for part, array in of.parts.items():
-            length = array.size * array.dtype.itemsize
-            parameters[f"{name}.{part}"] = Parameter(
-                dtype=dtype_name(array.dtype), shape=array.shape, offset=end, length=length
-            )
-            end += length + -length % ALIGNMENT
-    return weight_spans(parameters)
 
 
 def entries(config: dict[str, Any], format: str | dict[str, str], target: str) -> dict[str, dict[str, int]]:

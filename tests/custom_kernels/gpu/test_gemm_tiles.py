@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -15,12 +12,12 @@ from fused_matmul_cases import CASES as FUSED
 from fused_matmul_cases import TYPES, operands_of
 from gfx1151_sim.kernel_machine import AFFINE
 from kernel_tolerances import RELATIVE_L2
+from one_tile import chip
 
-from strixhlo.custom_kernels.choices import Choices, Option, Question
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
 from strixhlo.custom_kernels.gpu.gemm_tiles import TILES
 from strixhlo.custom_kernels.gpu.kernels import DENSE
-from strixhlo.custom_kernels.gpu.launches import H200, Chip, dense_matmul_launches, quantized_matmul_launches
+from strixhlo.custom_kernels.gpu.launches import dense_matmul_launches, quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import FORMATS, dequantize
 from strixhlo.custom_kernels.ops.formats_affine import AFFINE_FORMATS
 from strixhlo.custom_kernels.ops.formats_float import FLOAT_FORMATS
@@ -35,21 +32,6 @@ ALSO = {
 EVERY = [(name, "bf16") for name in NAMES] + [(name, x) for x, names in ALSO.items() for name in names]
 ACTIVATIONS = {"x", "residual", "base"}
 on_nvidia = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
-
-
-@dataclass(frozen=True)
-class Always(Choices):
-    """One tile whatever the shape."""
-
-    tile: str = ""
-
-    def pick(self, question: Question, rule: Option, options: Sequence[Option]) -> Option:
-        wanted = {"tile": self.tile}
-        return wanted if question.choice.endswith("gemm_tile") and wanted in options else rule
-
-
-def chip(tile: str) -> Chip:
-    return replace(H200, choices=Always(tile=tile))
 
 
 def bits(array: np.ndarray) -> np.ndarray:

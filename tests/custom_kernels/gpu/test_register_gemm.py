@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 import fused_matmul_cases
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +10,10 @@ from cuda_kit.recording import NVIDIA
 from extreme_weights import DTYPES, random_parts, split
 from fused_matmul_cases import TYPES, operands_of
 from kernel_tolerances import assert_near
+from one_tile import chip
 
-from strixhlo.custom_kernels.choices import Choices, Option, Question
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.launches import H200, Chip, quantized_matmul_launches
+from strixhlo.custom_kernels.gpu.launches import quantized_matmul_launches
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 
@@ -26,21 +23,6 @@ AFFINE = ("affine4_g64_bf16_bf16", "affine5_g64_bf16_bf16", "affine8_g64_bf16_bf
 CASES = [(name, "bf16") for name in (*NAMES, *AFFINE)]
 CASES += [("mxfp4", "f32"), ("q4_1", "f32"), ("nvfp4", "f16"), ("affine8_g64_bf16_bf16", "f16")]
 ACTIVATIONS = {"x", "residual"}
-
-
-@dataclass(frozen=True)
-class Always(Choices):
-    """One tile whatever the shape."""
-
-    tile: str = ""
-
-    def pick(self, question: Question, rule: Option, options: Sequence[Option]) -> Option:
-        wanted = {"tile": self.tile}
-        return wanted if question.choice.endswith("gemm_tile") and wanted in options else rule
-
-
-def chip(tile: str) -> Chip:
-    return replace(H200, choices=Always(tile=tile))
 
 
 on_nvidia = pytest.mark.parametrize("machine", NVIDIA, indirect=True)
