@@ -198,7 +198,7 @@ def main(words: list[str] | None = None) -> None:
         )
         if name == "prepare":
             command.add_argument("--shape", choices=list(SHAPES), default="8b")
-            command.add_argument("--target", default="cuda:sm_89")
+            command.add_argument("--target", default="cuda:sm_90")
             command.add_argument("--context", type=int, default=1152)
             command.add_argument("--activations", choices=("f32", "f16", "bf16"), default="f32")
             continue
