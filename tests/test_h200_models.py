@@ -57,3 +57,34 @@ def test_random_weights_are_ordinary_numbers(name: str, monkeypatch: pytest.Monk
             parts[part] = data[: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
         w = np.asarray(FORMATS[name].dequantize(parts))
     assert np.isfinite(w).all() and 1e-3 < w.std() < 0.3
+
+
+def test_a_mixture_of_two_formats_has_weights_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts in nvfp4 have a global_scale each; an i8 scale is E4M3 there and an E8M0 exponent in mxfp8."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import numpy as np
+    from h200 import random_weights
+    from h200.shape_bundle import random_checkpoint, uncompiled_bundle
+    from h200.small_models import Case
+
+    from strixhlo.bundle import WEIGHTS
+    from strixhlo.custom_kernels.ops.formats import FORMATS
+
+    monkeypatch.setattr(random_weights, "BLOCK", 1 << 20)
+    formats = {"_proj.weight": "nvfp4", "": "mxfp8"}
+    config = Case("qwen3_moe", "").config()
+    manifest = uncompiled_bundle(
+        random_checkpoint(config, formats), tmp_path / "mixture", 64, {"decode_1": ("decode", 1)}
+    ).manifest
+    random_weights.write_weights(tmp_path / "mixture", manifest, tmp_path)
+    archive = np.memmap(tmp_path / "mixture" / WEIGHTS, np.uint8, "r")
+    experts = "model.layers.1.mlp.experts.down_proj.weight"
+    for weight, name in {experts: "nvfp4", "lm_head.weight": "mxfp8"}.items():
+        parts = {}
+        for part, (_, dtype) in FORMATS[name].parts(16, 512).items():
+            at = manifest.parameters[f"{weight}.{part}"]
+            data = archive[at.offset : at.offset + at.length].view(dtype)
+            parts[part] = data[:1] if part == "global_scale" else data.reshape(at.shape)
+        values = np.asarray(FORMATS[name].dequantize(parts))
+        assert np.isfinite(values).all() and 1e-3 < values.std() < 0.3, weight
+    assert manifest.parameters[f"{experts}.global_scale"].shape == (8,)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from strixhlo.bundle import WEIGHTS, Manifest, Parameter
 
+FORMATS_RECORD = "weight_formats.json"  # in a bundle's folder: name of a quantized weight -> its format
 BLOCK = 1 << 26  # bytes of random numbers that are repeated: beyond any cache, and quickly made
 
 
@@ -16,11 +19,12 @@ def write_weights(folder: Path, manifest: Manifest, place: Path) -> None:
     archive = folder / WEIGHTS
     archive.unlink(missing_ok=True)
     target = place / f"{folder.name}.weights"
+    formats = json.loads((folder / FORMATS_RECORD).read_text())
     blocks: dict[str, np.ndarray] = {}
     with target.open("wb") as file:
         file.truncate(manifest.weights_bytes)
         for name, parameter in sorted(manifest.parameters.items(), key=lambda item: item[1].offset):
-            kind = _kind(manifest, name, parameter)
+            kind = _kind(formats, name, parameter)
             if kind not in blocks:
                 blocks[kind] = _values(kind, np.random.default_rng(len(blocks)))
             file.seek(parameter.offset)
@@ -30,14 +34,14 @@ def write_weights(folder: Path, manifest: Manifest, place: Path) -> None:
     archive.symlink_to(target.resolve())
 
 
-def _kind(manifest: Manifest, name: str, parameter: Parameter) -> str:
+def _kind(formats: Mapping[str, str], name: str, parameter: Parameter) -> str:
     """Which values a part of a weight gets: the format's name and the part's."""
-    part = name.rpartition(".")[2]
+    weight, _, part = name.rpartition(".")
     if name.startswith("rope."):
         return "f32 angle"
     if part == "dense":
         return f"{parameter.dtype} dense" if len(parameter.shape) > 1 else "f32 norm"
-    return f"{next(iter(manifest.weight_formats))} {parameter.dtype} {part}"
+    return f"{formats[weight]} {parameter.dtype} {part}"
 
 
 def _values(kind: str, rng: np.random.Generator) -> np.ndarray:

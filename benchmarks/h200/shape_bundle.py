@@ -31,6 +31,7 @@ from strixhlo.export.export import planned
 from strixhlo.export.models import model_from_config
 from strixhlo.export.trace import Kind, trace
 
+from .random_weights import FORMATS_RECORD
 from .shapes import Shape
 
 # What a run needs; fewer entries than an export has, since 32 layers of ten formats are compiled.
@@ -49,7 +50,7 @@ def nothing_to_read() -> dict[str, np.ndarray]:
 
 def random_checkpoint(config: dict[str, Any], formats: str | Mapping[str, str]) -> Checkpoint:
     """A checkpoint whose matrices have that format, but for routers, and no values. formats: also by the end of a
-    tensor's name, the first that fits."""
+    tensor's name, the first that fits. Stacked experts have a global_scale each, where the format has one."""
     by_end = {"": formats} if isinstance(formats, str) else formats
     small_ones = (".bias", ".mlp.gate.weight", ".router.weight", ".router.proj.weight", "_bias")
 
@@ -58,9 +59,17 @@ def random_checkpoint(config: dict[str, Any], formats: str | Mapping[str, str]) 
             small = len(dimensions) < 2 or name.endswith(small_ones)
             format_name = "f32" if small else next(f for end, f in by_end.items() if name.endswith(end))
             affine = {"scale": "bf16", "bias": "bf16"} if format_name.startswith("affine") else {}
-            yield Tensor(name, dimensions, format_name, nothing_to_read, affine)
+            stack = ".experts." in name and format_name == "nvfp4"
+            parts = {"global_scale": (_experts(config),)} if stack else {}
+            yield Tensor(name, dimensions, format_name, nothing_to_read, affine, part_shapes=parts)
 
     return Checkpoint("random", "safetensors", (), config, {t.name: t for t in tensors()}, lambda _folder: None)
+
+
+def _experts(config: Mapping[str, Any]) -> int:
+    """How many experts a layer has."""
+    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return next(config[key] for key in keys if config.get(key))
 
 
 def make_bundle(
@@ -117,4 +126,6 @@ def uncompiled_bundle(
         activations=activations,
     )
     write_record(out / MANIFEST, manifest)
+    quantized = {name: w.format for name, w in weights.items() if w.format in FORMATS}
+    (out / FORMATS_RECORD).write_text(json.dumps(quantized))
     return Bundle(out, manifest)
