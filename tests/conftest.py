@@ -17,8 +17,10 @@ from coverage_table import (  # noqa: F401  (hooks of pytest, found here by name
     pytest_configure,
     pytest_runtest_makereport,
     pytest_sessionfinish,
+    pytest_terminal_summary,
     pytest_testnodedown,
 )
+from process_memory import pytest_runtest_teardown  # noqa: F401  (a hook of pytest)
 from shared_folder import locked, made_once, session_folder
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel

@@ -126,6 +126,7 @@ def rows_of(text: str) -> str:
 ALL = pytest.StashKey[list[pytest.Item]]()
 DECLARED = pytest.StashKey[set[Covered]]()  # in pytest-xdist's workers, which collect in place of the session
 PASSED = pytest.StashKey[set[Covered]]()
+NOT_WRITTEN = pytest.StashKey[str]()  # why, where the table was asked for
 WRITE = "--write-table"
 
 
@@ -159,6 +160,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the table, or note why not: an error raised here would leave no word of the tests that failed."""
     config = session.config
     here = declared(config.stash[ALL])
     if hasattr(config, "workeroutput"):
@@ -168,6 +170,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     missing = (here | config.stash[DECLARED]) - config.stash[PASSED]
     if session.testsfailed or missing or not config.stash[PASSED]:
-        raise pytest.UsageError(f"README's table is not written: not every test passed; missing: {sorted(missing)}")
+        without = "".join(f"\n  {', '.join(covered)}" for covered in sorted(missing))
+        config.stash[NOT_WRITTEN] = f"README's table is not written: not every test passed; missing:{without}"
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return
     before, _, rest = README.read_text("utf-8").partition(BEGIN)
     README.write_text(before + BEGIN + table(config.stash[PASSED]) + END + rest.partition(END)[2], "utf-8")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """After the tests that failed."""
+    if reason := config.stash.get(NOT_WRITTEN, ""):
+        terminalreporter.write_line(reason, red=True)

@@ -139,7 +139,7 @@ def problem(
     }
     for name, weight in weights.items():
         values |= named(name, format, weight)
-        values[f"{name}_values"] = weight.values.astype(np.float64)
+        values[f"{name}_values"] = weight.values
         width = weight.values.shape[1]
         values[f"{name}_bias"] = rng.standard_normal((experts, width), np.float32) * np.float32(biased)
     values["bias"] = values["down_bias"]
@@ -168,8 +168,8 @@ def expected(
             if e == experts:
                 continue
             x = input_of(v["x"][t].astype(np.float64))
-            gate, up = (v[f"{n}_values"][e] @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
+            gate, up = (v[f"{n}_values"][e].astype(np.float64) @ x + v[f"{n}_bias"][e] for n in ("gate", "up"))
             h = np.asarray(activate(jnp.float32(gate), jnp.float32(up), activation, limit)).astype(np.float64)
             h = input_of(h)
-            y[t] += weight * (v["down_values"][e] @ h + v["down_bias"][e])
+            y[t] += weight * (v["down_values"][e].astype(np.float64) @ h + v["down_bias"][e])
     return y
