@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .errors import StrixhloError
 from .replacement import atomic_write
+from .text_file import text_of
 
 Messages = list[dict[str, str]]
 
@@ -27,7 +28,7 @@ def save_messages(path: Path, messages: Messages) -> None:
 def load_messages(path: Path) -> Messages:
     """Read a conversation that `save_messages` wrote."""
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(text_of(path))
     except OSError as error:
         raise StrixhloError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

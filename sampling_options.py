@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .errors import StrixhloError
+from .text_file import text_of
 
 if TYPE_CHECKING:
     from .runtime.sampling import SamplingParams
@@ -65,11 +66,11 @@ def sampling_params(options: dict[str, Any]) -> SamplingParams:
     if "json_schema" in given:
         path = given["json_schema"]
         try:
-            given["json_schema"] = json.loads(_text(path))
+            given["json_schema"] = json.loads(text_of(path))
         except (ValueError, RecursionError) as error:
             raise StrixhloError(f"{path}: is not JSON: {error}") from None
     if "grammar" in given:
-        given["grammar"] = _text(given["grammar"])
+        given["grammar"] = text_of(given["grammar"])
     try:
         return SamplingParams(**given)
     except InvalidSampling as error:
@@ -90,10 +91,3 @@ def _bias(text: str) -> tuple[int, float]:
         return int(token), float(bias)
     except ValueError:
         raise StrixhloError(f"--logit-bias {text!r} is not of the form ID=BIAS, such as 42=-100") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise StrixhloError(f"{path}: is not UTF-8 text") from None

@@ -1,4 +1,4 @@
-"""A text that a person names: `compare --text`, `eval --perplexity`."""
+"""A text that a person names: `compare --text`, `eval --perplexity`, `run --json-schema`, a saved conversation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 
 from .errors import StrixhloError
 
-LARGEST_TEXT = 256 << 20  # bytes: it is tokenized as a whole
+LARGEST_TEXT = 256 << 20  # bytes: it is held, and mostly tokenized, as a whole
 
 
 def text_of(path: Path) -> str:
-    """The contents of a UTF-8 file; StrixhloError for devices, pipes, what is too large, and other encodings."""
-    if path.is_char_device() or path.is_fifo() or path.stat().st_size > LARGEST_TEXT:
+    """The contents of a UTF-8 file or pipe; StrixhloError for what is too large or never ends, and other encodings."""
+    with path.open("rb") as file:
+        data = file.read(LARGEST_TEXT + 1)
+    if len(data) > LARGEST_TEXT:
         raise StrixhloError(f"{path}: not a file of at most {LARGEST_TEXT >> 20} MiB; give a UTF-8 text")
     try:
-        return path.read_text("utf-8")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise StrixhloError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from None

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from ..errors import StrixhloError, one_line
 from .sampling import SamplingParams
 
+NOTHING_FOLLOWS = "structured output: no token of this model can follow; loosen the schema or grammar"
 # Between the tokens of JSON; without a bound a small model may write empty lines for ever.
 WHITESPACE: Any = {"whitespace_pattern": r"[\x20\x0A]{1,20}"}
 
@@ -67,7 +68,7 @@ class Constraint:
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
         self._check()
         if not bits.any():
-            raise StrixhloError("structured output: no token of this model can follow; loosen the schema or grammar")
+            raise StrixhloError(NOTHING_FOLLOWS)
         return bits
 
     def accept(self, token: int) -> None:
@@ -77,9 +78,10 @@ class Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise StrixhloError(
-                f"structured output: {_line(self._matcher.get_error())}; simplify the schema or grammar"
-            )
+            error = _line(self._matcher.get_error())
+            if error == "NoExtensionBias":  # llguidance's name of it
+                raise StrixhloError(NOTHING_FOLLOWS)
+            raise StrixhloError(f"structured output: {error}; simplify the schema or grammar")
 
 
 def _grammar(params: SamplingParams) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import StrixhloError
+from ..text_file import text_of
 from .checks import Check
 from .host_memory import cgroup_free
 from .sysfs import ROOT, read_text
@@ -132,7 +133,7 @@ def read_machine(path: Path, folder: Path) -> dict[str, Any]:
     A record comes from a stranger: StrixhloError for a path or link that would leave the folder.
     """
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = json.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:
         raise StrixhloError(f"{path}: cannot be read ({error})") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:

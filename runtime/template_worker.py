@@ -99,6 +99,8 @@ def limit_this_process(memory_bytes: int, cpu_seconds: int) -> None:
         return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))  # SIGXCPU first, then SIGKILL
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # which `ulimit -v` may have set lower
+    memory_bytes = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 

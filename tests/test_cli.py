@@ -118,6 +118,7 @@ def test_compile_again_says_up_to_date(path: str) -> None:
         (("run", "PATH", "-p", "x", "-n", "0"), "--max-tokens is 0"),
         (("run", "PATH", "-p", "x", "--logit-bias", "a=b"), "--logit-bias 'a=b' is not of the form ID=BIAS"),
         (("run", "PATH", "-p", "x", "--json-schema", "/nowhere.json"), "/nowhere.json: No such file"),
+        (("run", "PATH", "-p", "x", "--json-schema", "/dev/zero"), "/dev/zero: not a file of at most 256 MiB"),
         (("run", "PATH", "-p", "x", "--speculate", "lookup", "--draft", "PATH"), "--draft goes with --speculate auto"),
         (("run", "PATH", "-p", "x " * 2000, "--raw"), "do not fit into the context of 1024"),
         (("run", "PATH", "-p", "", "--raw"), "the prompt has no tokens"),

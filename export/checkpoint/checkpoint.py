@@ -31,7 +31,11 @@ def open_checkpoint(source: str, progress: Stages = SILENT) -> Checkpoint:
         path = download(source, progress)
     if path.suffix == ".safetensors":
         raise StrixhloError(f"{source}: give the directory that also holds config.json, not a safetensors file")
-    return open_gguf(path) if path.is_file() else _open_directory(path)
+    if path.is_file():
+        return open_gguf(path)
+    if not path.is_dir():
+        raise StrixhloError(f"{source}: neither a file nor a directory; copy what a pipe gives into a file first")
+    return _open_directory(path)
 
 
 def _open_directory(directory: Path) -> Checkpoint:

@@ -32,7 +32,9 @@ def listen(host: str, port: int) -> socket.socket:
         bound.listen(128)  # now, so that a second server on this port fails here
     except OSError as error:
         bound.close()
-        raise StrixhloError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+        raise StrixhloError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another --port or --host"
+        ) from None
     return bound
 
 

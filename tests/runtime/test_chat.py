@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,17 @@ def test_which_limit_was_met_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StrixhloError, match="longer than 1,000 characters"):
         render(HOSTILE["endless output"])
     assert len(render("{% for i in range(100) %}0123456789{% endfor %}")) == 1000
+
+
+def test_a_limit_that_is_there_already_stays() -> None:
+    """Under `ulimit -v` a process may not raise what it is allowed."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (800 << 20,) * 2)\n"
+        "from strixhlo.runtime.template_worker import limit_this_process\n"
+        "limit_this_process(1 << 30, 5); print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 20)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["800"]
 
 
 def test_a_long_conversation_fits() -> None:

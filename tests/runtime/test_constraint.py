@@ -65,6 +65,11 @@ def test_regex_and_grammar(tokenizer: Tokenizer) -> None:
     assert generated(tokenizer, SamplingParams(temperature=1.0, grammar='start: "yes" | "no"')) in ("yes", "no")
 
 
+def test_a_grammar_that_nothing_matches_is_said_in_words(tokenizer: Tokenizer) -> None:
+    with pytest.raises(StrixhloError, match="no token of this model can follow"):
+        Constraints(tokenizer, 257, [256]).create(SamplingParams(grammar="start: x\nx: y\ny: x\n"))
+
+
 @pytest.mark.parametrize("bad", [{"json_schema": {"type": "nonsense"}}, {"regex": "("}, {"grammar": "start: nope"}])
 def test_a_bad_description_is_an_error(tokenizer: Tokenizer, bad: dict) -> None:
     with pytest.raises(StrixhloError, match=r"^structured output: ") as caught:

@@ -225,6 +225,7 @@ def test_a_file_without_an_embedding(tiny_llama: Callable[..., Path], gguf_build
         ("a b", "not a hub id"),
         ("/nowhere/at/all", "no such file or directory"),
         ("", "neither config.json"),
+        ("/dev/null", "neither a file nor a directory"),
     ],
 )
 def test_what_is_no_checkpoint(source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
