@@ -1,5 +1,5 @@
-// Matmuls of a mixture of experts where an expert has few rows, on NVIDIA's matrix units: block_diagonal.h over the sorted
-// rows. A wave has 16 weight rows (8 of gate and 8 of up, or 16 of down) over all their columns, part after part: every
+// Matmuls of a mixture of experts where an expert has few rows, on NVIDIA's matrix units: block_diagonal.h over the
+// sorted rows. A wave has 16 weight rows (8 of gate and 8 of up, or 16 of down) over all their columns, part after part: every
 // result is the one that moe_one.h has for a token alone.
 #pragma once
 
@@ -15,10 +15,18 @@ struct RowsStage {
   LOCAL_ARRAY static inline f32 sums[ROWS_CHUNKS];
 };
 
-// total[i][r] = x row source(i) times two rows of weights, for M rows of x, `count` of them there.
-template <u32 M, class W, class X, class Source>
-DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
-                            const u32 (&rows)[2], f32 (&total)[M][2]) {
+// A row of x: float4 number i of it.
+template <class X>
+struct StoredRow {
+  const GLOBAL X* x;
+
+  MEMBER f32x4 operator()(u32 i) const { return load4(x, i); }
+};
+
+// total[i][r] = x row number i, which row_of(i) gives, times two rows of weights, for M rows of x.
+template <u32 M, class W, class RowOf>
+DEVICE void rows_times_tile(const RowOf& row_of, u32 columns, const W& first, const W& second, const u32 (&rows)[2],
+                            f32 (&total)[M][2]) {
   constexpr u32 STRIDE = ROWS_CHUNKS / M;  // chunks of a row of x in local memory
   const ColumnParts parts(columns);
   const u32 lane = lane_id(), parts_of_stage = STRIDE / parts.size;
@@ -38,9 +46,11 @@ DEVICE void rows_times_tile(const GLOBAL X* x, const Source& source, u32 columns
       const u32 count = smaller(parts_of_stage * parts.size, parts.chunks - begin);
       barrier();  // nobody reads any more what was there
       for (u32 i = 0; i < M; i++) {
-        const u64 row = (u64)source(i) * (columns / 4) + begin * 8;
+        const auto row = row_of(i);
         stage_chunks<W, ROWS_THREADS, 1>(words + i * STRIDE * CHUNK_WORDS, RowsStage::sums + i * STRIDE, count,
-                                         [&](u32 chunk, u32 q) __attribute__((always_inline)) { return load4(x, row + chunk * 8 + q); });
+                                         [&](u32 chunk, u32 q) __attribute__((always_inline)) {
+                                           return row((begin + chunk) * 8 + q);
+                                         });
       }
       barrier();
     }
@@ -73,9 +83,9 @@ struct SpanRowsStage {
   LOCAL_ARRAY static inline f32 unit[SPANS_OF_ROWS], sum[SPANS_OF_ROWS];
 };
 
-template <u32 M, class W, class X, class Source>
-DEVICE void rows_times_spans(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
-                             u32 first_row, u32 second_row, f32 (&total)[M][2]) {
+template <u32 M, class W, class X, class RowOf>
+DEVICE void rows_times_spans(const RowOf& row_of, u32 columns, const W& first, const W& second, u32 first_row,
+                             u32 second_row, f32 (&total)[M][2]) {
   using C = SpanCodes<W>;
   constexpr u32 STRIDE = SPANS_OF_ROWS / M, SPANS = STRIDE / SPAN_BLOCKS;  // of a row of x in local memory
   const u32 lane = lane_id(), spans = ceil_div(columns, SPAN_COLUMNS), blocks = columns / BLOCK, bytes = columns / 2;
@@ -103,13 +113,13 @@ DEVICE void rows_times_spans(const GLOBAL X* x, const Source& source, u32 column
       barrier();  // nobody reads any more what was there
       const u32 of_stage = smaller(spans - span, SPANS) * SPAN_BLOCKS * 4;
       for (u32 i = 0; i < M; i++) {
-        const u32 row = source(i);
+        const auto row = row_of(i);
         for (u32 item = thread_id(); item < of_stage; item += ROWS_THREADS) {
           const u32 column = span * SPAN_COLUMNS + item * 8;
           f32 v[8] = {};
           if (column < columns) {
             UNROLL for (u32 q = 0; q < 2; q++) {
-              const f32x4 four = load4(x, (u64)row * (columns / 4) + column / 4 + q);
+              const f32x4 four = row(column / 4 + q);
               UNROLL for (u32 c = 0; c < 4; c++) v[4 * q + c] = four[c];
             }
           }
@@ -136,13 +146,42 @@ DEVICE void rows_times_spans(const GLOBAL X* x, const Source& source, u32 column
 }
 
 // By spans where the weights are made so, else by chunks. rows: a lane's two; tile: the first row of 8 of each, or of 16.
-template <u32 M, bool SPANS, class W, class X, class Source>
-DEVICE void rows_times_stripe(const GLOBAL X* x, const Source& source, u32 columns, const W& first, const W& second,
-                              u32 first_row, u32 second_row, const u32 (&rows)[2], f32 (&total)[M][2]) {
+template <u32 M, bool SPANS, class W, class X, class RowOf>
+DEVICE void rows_times_stripe(const RowOf& row_of, u32 columns, const W& first, const W& second, u32 first_row,
+                              u32 second_row, const u32 (&rows)[2], f32 (&total)[M][2]) {
   if constexpr (SPANS) {
-    rows_times_spans<M, W>(x, source, columns, first, second, first_row, second_row, total);
+    rows_times_spans<M, W, X>(row_of, columns, first, second, first_row, second_row, total);
   } else {
-    rows_times_tile<M, W>(x, source, columns, first, second, rows, total);
+    rows_times_tile<M, W>(row_of, columns, first, second, rows, total);
+  }
+}
+
+// A wave's 8 rows of gate and of up of an expert, done(i, row, gate, up) being told what comes of row i of x; and its 16
+// rows of down, done(i, row, value).
+template <u32 M, bool SPANS, class W, class X, class RowOf, class Done>
+DEVICE void gate_up_of_tile(const RowOf& row_of, const W& gate, const W& up, u32 e, u32 tile, const ExpertShape& s,
+                            const Done& done) {
+  const u32 lane = lane_id(), row = tile * 8 + lane / 4, of_weight = e * s.n + smaller(row, s.n - 1);
+  const u32 begin = e * s.n + smaller(tile * 8, s.n - 8);  // of spans: rows are whole eights
+  const u32 rows[2] = {of_weight, of_weight};
+  f32 total[M][2];
+  rows_times_stripe<M, SPANS, W, X>(row_of, s.columns, of_expert(gate, e), of_expert(up, e), begin, begin, rows, total);
+  UNROLL for (u32 i = 0; i < M; i++) {
+    if (i % 4 == lane % 4 && row < s.n) done(i, row, total[i][0], total[i][1]);
+  }
+}
+template <u32 M, bool SPANS, class W, class X, class RowOf, class Done>
+DEVICE void down_of_tile(const RowOf& row_of, const W& weight, u32 e, u32 tile, const ExpertShape& s,
+                         const Done& done) {
+  const u32 lane = lane_id(), row = tile * 16 + lane / 4, begin = e * s.n + smaller(tile * 16, s.n - 16);
+  const u32 rows[2] = {e * s.n + smaller(row, s.n - 1), e * s.n + smaller(row + 8, s.n - 1)};
+  const W own = of_expert(weight, e);
+  f32 total[M][2];
+  rows_times_stripe<M, SPANS, W, X>(row_of, s.columns, own, own, begin, begin + 8, rows, total);
+  UNROLL for (u32 i = 0; i < M; i++) {
+    UNROLL for (u32 r = 0; r < 2; r++) {
+      if (i % 4 == lane % 4 && row + 8 * r < s.n) done(i, row + 8 * r, total[i][r]);
+    }
   }
 }
 
@@ -153,16 +192,14 @@ DEVICE void moe_gate_up_rows(const GLOBAL X* x, const ExpertRouting routing, W g
   gate.runs = up.runs = s.columns / W::RUN;
   each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
     constexpr u32 M = decltype(m)::VALUE;
-    const u32 lane = lane_id(), tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
-    const u32 row = tile * 8 + lane / 4, of_weight = e * s.n + smaller(row, s.n - 1), rows[2] = {of_weight, of_weight};
-    const auto source = [&](u32 i) __attribute__((always_inline)) { return routing.token(first + smaller(i, count - 1)); };
-    f32 total[M][2];
-    const u32 begin = e * s.n + smaller(tile * 8, s.n - 8);  // of spans: rows are whole eights
-    rows_times_stripe<M, SPANS, W>(x, source, s.columns, of_expert(gate, e), of_expert(up, e), begin, begin, rows, total);
-    UNROLL for (u32 i = 0; i < M; i++) {
-      if (i % 4 != lane % 4 || i >= count || row >= s.n) continue;
-      store(h, (u64)(first + i) * s.n + row, gated(total[i][0], total[i][1], of_weight));
-    }
+    const u32 tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
+    const auto row_of = [&](u32 i) __attribute__((always_inline)) {
+      return StoredRow<X>{x + (u64)routing.token(first + smaller(i, count - 1)) * s.columns};
+    };
+    gate_up_of_tile<M, SPANS, W, X>(
+        row_of, gate, up, e, tile, s, [&](u32 i, u32 row, f32 g, f32 u) __attribute__((always_inline)) {
+          if (i < count) store(h, (u64)(first + i) * s.n + row, gated(g, u, e * s.n + row));
+        });
   });
 }
 template <bool SPANS, class W, class X>
@@ -171,20 +208,14 @@ DEVICE void moe_down_rows(const GLOBAL X* h, const ExpertRouting routing, W weig
   weight.runs = s.columns / W::RUN;
   each_few_rows<8>(routing, s, matrix_rows, [&](auto m, u32 e, u32 first, u32 count) __attribute__((always_inline)) {
     constexpr u32 M = decltype(m)::VALUE;
-    const u32 lane = lane_id(), tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
-    const u32 row = tile * 16 + lane / 4;
-    const u32 rows[2] = {e * s.n + smaller(row, s.n - 1), e * s.n + smaller(row + 8, s.n - 1)};
-    const auto source = [&](u32 i) __attribute__((always_inline)) { return first + smaller(i, count - 1); };
-    const W own = of_expert(weight, e);
-    f32 total[M][2];
-    const u32 begin = e * s.n + smaller(tile * 16, s.n - 16);
-    rows_times_stripe<M, SPANS, W>(h, source, s.columns, own, own, begin, begin + 8, rows, total);
-    UNROLL for (u32 i = 0; i < M; i++) {
-      UNROLL for (u32 r = 0; r < 2; r++) {
-        if (i % 4 != lane % 4 || i >= count || row + 8 * r >= s.n) continue;
-        store(y, (u64)(first + i) * s.n + row + 8 * r, total[i][r]);
-      }
-    }
+    const u32 tile = workgroup_id() % s.workgroups * ROWS_WAVES + wave_id();
+    const auto row_of = [&](u32 i) __attribute__((always_inline)) {
+      return StoredRow<X>{h + (u64)(first + smaller(i, count - 1)) * s.columns};
+    };
+    const auto done = [&](u32 i, u32 row, f32 value) __attribute__((always_inline)) {
+      if (i < count) store(y, (u64)(first + i) * s.n + row, value);
+    };
+    down_of_tile<M, SPANS, W, X>(row_of, weight, e, tile, s, done);
   });
 }
 
