@@ -88,3 +88,23 @@ def test_a_mixture_of_two_formats_has_weights_of_both(tmp_path: Path, monkeypatc
         values = np.asarray(FORMATS[name].dequantize(parts))
         assert np.isfinite(values).all() and 1e-3 < values.std() < 0.3, weight
     assert manifest.parameters[f"{experts}.global_scale"].shape == (8,)
+
+
+def test_a_profile_has_times_of_kernels_and_gaps_of_both_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import h200_profile
+
+    step = [("embedding", 0.0, 2.0), ("gemv", 3.0, 5.0), ("gemv", 10.0, 7.0)]
+    rows = [*step, ("Memcpy DtoH", 18.0, 1.0), *((name, 30.0 + start, duration) for name, start, duration in step)]
+    h200_profile.report(rows, 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "  | gemv | 2.00 | 12.0 | 6.00 | 5.00 | 1.50 |",
+        "  | embedding | 1.00 | 2.0 | 2.00 | 2.00 | 6.50 |",
+    ]
+    assert lines[4] == "  3.0 kernels, 14 us a step; gaps between them 3 us, between steps 13 us: 13"
+    assert lines[5] == "  copies a step: 0.5, 0.5 us"
+    h200_profile.report(rows[3:4], 1)
+    assert "no kernel" in capsys.readouterr().out
