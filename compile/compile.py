@@ -50,6 +50,7 @@ from ..replacement import replaced_directory
 from ..weight_spans import Span, weight_spans
 from .fuse_experts import fuse_experts
 from .fuse_sums import fuse_sums
+from .given_storage import FLAGS, give_storage
 from .iree_compile import iree_compile
 from .kv_pools import free_pools
 from .lower import PREFIX, composites_to_custom_calls, custom_calls_to_dispatches, operations
@@ -107,7 +108,7 @@ def compile_bundle(
         say("building kernels, lowering custom ops")
         spans = weight_spans(bundle.manifest.parameters)
         lowered = lower_without_kernels(
-            text, target, activations, keep_intermediates, kv_dtype, choices, spans, bundle.manifest
+            text, target, activations, keep_intermediates, kv_dtype, choices, spans, bundle.manifest, queued=True
         )
         say("compiling with IREE")
         try:
@@ -152,7 +153,8 @@ def _compile_lowered(
 ) -> dict[str, dict[str, int]]:
     """Write the vmfb; the report of its entries. IREE runs twice, up to its stream dialect and on from there: beside
     the first run the kernels are built, which only the second reads, beside the second the first's result is read."""
-    flags = [*target.iree_flags, *([f"--dump-compilation-phases-to={keep}"] if keep else [])]
+    flags = [*target.iree_flags, *(FLAGS if lowered.queued else ())]
+    flags += [f"--dump-compilation-phases-to={keep}"] if keep else []
     between = scratch / "stream.mlir"
     with ThreadPoolExecutor(1) as beside:
         kernels = beside.submit(lowered.kernels.built) if lowered.kernels else None
@@ -193,12 +195,13 @@ def _current(folder: Path, key: str) -> Build | None:
 @dataclass(frozen=True)
 class Lowered:
     """What iree-compile gets, in generic form; the kernels' object that it names, None where it launches none; what was
-    lowered; and whether the KV pools may have any number of rows."""
+    lowered; whether the KV pools may have any number of rows; and whether the entries are those of `given_storage`."""
 
     program: str
     kernels: KernelObject | None
     report: dict[str, Any]
     kv_rows_free: bool
+    queued: bool = False
 
 
 def lower_program(
@@ -220,10 +223,12 @@ def lower_without_kernels(
     choices: Choices = RULES_ONLY,
     spans: Mapping[str, Span] = MappingProxyType({}),
     manifest: Manifest | None = None,
+    queued: bool = False,
 ) -> Lowered:
     """Portable StableHLO -> the program for a target. keep: a folder for what lies between. choices: of a table.
     kv_dtype: of the KV cache, None: as exported. spans: the weights that the runtime has whole too. manifest: what the
-    program must be like. StrixhloError where it is not, and where the target has no kernels for that."""
+    program must be like. queued: with the entries of `given_storage`, where the target has them. StrixhloError where it
+    is not, and where the target has no kernels for that."""
     rules = lowering_rules(target, activations, choices)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
@@ -249,6 +254,7 @@ def lower_without_kernels(
             )
         if keep:
             (keep / "custom_calls.mlir").write_text(module.operation.get_asm())
+        queued = queued and give_storage(module, target.kind)
         kernels, dispatches = None, 0
         if rules:
             kernels, dispatches = put_kernels_in(
@@ -260,7 +266,7 @@ def lower_without_kernels(
         program = module.operation.get_asm(print_generic_op_form=True)
         if keep:
             (keep / "lowered.mlir").write_text(module.operation.get_asm())
-    return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free)
+    return Lowered(program, kernels, {"custom_calls": calls, "kernel_dispatches": dispatches}, free, queued)
 
 
 def _refuse_unknown_ops(module: ir.Module) -> None:

@@ -81,6 +81,8 @@ def entry_report(stream: str) -> dict[str, dict[str, int]]:
             attributes = function.operation.attributes
             if function.operation.name != "util.func" or "private" in str(attributes.get("sym_visibility", "")):
                 continue
+            if "iree.abi.stub" not in attributes:
+                continue  # what says how much storage an entry needs
             counts = _count(function.operation)
             if loops := [name for name in counts if name.startswith(("scf.", "cf."))]:
                 raise RuntimeError(f"{attributes['sym_name']}: the host decides in the middle of a step ({loops[0]})")

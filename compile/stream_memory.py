@@ -5,8 +5,12 @@ After the stream phase all temporaries of an entry lie in a few allocations, who
 
 from __future__ import annotations
 
+import re
+from math import prod
+
 from iree.compiler import ir
 
+SIZE = "iree.abi.transients.size.constant"  # in the reflection of an entry that is given storage
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 
 
@@ -27,7 +31,22 @@ def memory_of(entry: ir.Operation) -> dict[str, int]:
         return ir.WalkResult.ADVANCE
 
     entry.walk(visit)
-    return found
+    given = given_storage(entry)
+    return found | {name: found[name] + given[name] for name in given}
+
+
+def given_storage(entry: ir.Operation) -> dict[str, int]:
+    """transient_bytes and result_bytes of the storage that the caller gives, see `given_storage.py`; 0 where there is
+    none."""
+    reflection = {a.name: a.attr for a in entry.attributes.get("iree.reflection", ())}
+    if SIZE not in reflection:
+        return {"transient_bytes": 0, "result_bytes": 0}
+    declared = ir.StringAttr(reflection["iree.abi.declaration"]).value.rpartition(" -> ")
+    donated = {int(n) for n in re.findall(r"tensor<[^>]*> {iree.abi.output = (\d+)", declared[0])}
+    results = re.findall(r"tensor<(?:([\dx?]*)x)?\w+?(\d+)>", declared[2])
+    fresh = [(shape, bits) for i, (shape, bits) in enumerate(results) if i not in donated]
+    sizes = [prod(map(int, shape.split("x"))) * int(bits) // 8 for shape, bits in fresh]
+    return {"transient_bytes": ir.IntegerAttr(reflection[SIZE]).value, "result_bytes": sum(sizes)}
 
 
 def _constant(value: ir.Value) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..bundle import KVCache, TensorSpec
 
 if TYPE_CHECKING:
-    from .device import Device
+    from .program import Program
 
 Blocks = Sequence[Sequence[int]]  # [groups of layers][blocks of a sequence]
 
@@ -36,8 +36,8 @@ class DeviceTables:
     """One table on the device for each entry point, that of its last call. A step whose sequences have begun no new
     block, which are 15 of 16 of a sequence alone, sends none."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._kept: dict[str, tuple[object, Any]] = {}
 
     def on_device(self, entry: str, spec: TensorSpec, key: object, make: Callable[[], np.ndarray]) -> Any:
@@ -45,7 +45,7 @@ class DeviceTables:
         make: the table, asked for where it is another than that of the last call."""
         kept = self._kept.get(entry)
         if kept is None or kept[0] != key:
-            kept = self._kept[entry] = key, self._device.upload(spec, make())
+            kept = self._kept[entry] = key, self._program.send(entry, spec, make())
         return kept[1]
 
     def close(self) -> None:

@@ -58,6 +58,7 @@ class Device:
         # IREE's Vulkan driver reads no file descriptors, and takes whole pages of host memory only.
         self.maps_files = kind in ("cpu", "vulkan")
         self._imports = kind in ("rocm", "cuda")
+        self.in_order = kind == "cuda"  # IREE has one stream there: what is queued first is done first
         self.turn = _TURNS[kind]
         if self.on_host:
             rt.flags.parse_flags(f"--task_worker_stack_size={WORKER_STACK}")
@@ -79,9 +80,22 @@ class Device:
 
     def empty(self, spec: TensorSpec) -> Any:
         """A buffer of that shape and dtype, its contents undefined."""
-        nbytes = int(np.prod(spec.shape, dtype=np.int64)) * DTYPES[spec.dtype].itemsize
-        buffer = self.hal.allocator.allocate_buffer(self._memory, _USAGE, nbytes)
-        return rt.HalBufferView(buffer, list(spec.shape), ELEMENTS[spec.dtype])
+        return rt.HalBufferView(self.buffer(self.nbytes(spec)), list(spec.shape), ELEMENTS[spec.dtype])
+
+    def buffer(self, nbytes: int) -> Any:
+        """Memory of the device, its contents undefined."""
+        return self.hal.allocator.allocate_buffer(self._memory, _USAGE, nbytes)
+
+    @staticmethod
+    def nbytes(spec: TensorSpec) -> int:
+        """Of a tensor."""
+        return int(np.prod(spec.shape, dtype=np.int64)) * DTYPES[spec.dtype].itemsize
+
+    @staticmethod
+    def mapped(buffer: Any, spec: TensorSpec) -> np.ndarray:
+        """A buffer in the host's memory as an array; it must not outlive the device."""
+        array: np.ndarray = buffer.map().asarray(list(spec.shape), DTYPES[spec.dtype])
+        return array
 
     def upload(self, spec: TensorSpec, array: np.ndarray) -> Any:
         """A buffer that holds a copy of a host array."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .block_table import DeviceTables, own_table
+from .block_table import own_table
 from .program import Program
 from .prompt_check import check_tokens
 from .sampling import broken_logits
@@ -27,12 +27,10 @@ class Engine:
         self.vocab_size = manifest.vocab_size
         self.length = 0
         self.block_table = own_table(program.kv_cache, self.context)  # sent to the device at the first call
-        self._device_tables = DeviceTables(program.device)
 
     def close(self) -> None:
         """Let go of the device buffers."""
         self._pools.clear()
-        self._device_tables.close()
 
     def reset(self) -> None:
         """Forget the sequence."""
@@ -95,7 +93,7 @@ class Engine:
     def _table(self, entry: str) -> Any:
         """The block table, on the device."""
         spec = self.program.bundle.manifest.entry_points[entry].inputs[-3]
-        return self._device_tables.on_device(entry, spec, None, lambda: self.block_table)
+        return self.program.tables.on_device(entry, spec, None, lambda: self.block_table)
 
     def _check(self, tokens: Sequence[int]) -> None:
         exported = self.program.bundle.manifest.context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import clear_frames
 from types import TracebackType
@@ -21,6 +22,7 @@ from ..bundle import (
     Bundle,
     EntryPoint,
     Parameter,
+    TensorSpec,
     built_cache,
     read_record,
     sha256_file,
@@ -28,7 +30,9 @@ from ..bundle import (
 from ..cpu_features import cpuinfo_flags
 from ..errors import StrixhloError, one_line
 from ..weight_spans import weight_spans
+from .block_table import DeviceTables
 from .device import DRIVERS, SCOPE, Device, Weights
+from .device_queue import DeviceQueue, Fetched, is_queued
 from .load_plan import LoadPlan, load_plans
 from .matrix_unit import machine_parameters
 from .memory import budget_line
@@ -112,6 +116,22 @@ def _weight_files(bundle: Bundle) -> list[tuple[Path, dict[str, Parameter]]]:
     return [(path, of_file) for path, of_file in inside if of_file]
 
 
+@dataclass(frozen=True)
+class Started:
+    """A call that the device may still be busy with. tokens: its output of that name on the device; pools: the KV pools
+    behind it."""
+
+    fetched: Fetched | np.ndarray | None
+    tokens: Any
+    pools: list[Any]
+
+    def read(self) -> np.ndarray:
+        """The output that was asked for, when it is there. StrixhloError where the call failed."""
+        if self.fetched is None:
+            raise ValueError("no output was asked for")
+        return self.fetched if isinstance(self.fetched, np.ndarray) else self.fetched.read()
+
+
 class Program:
     """One loaded program. IREE's objects must go before the device they use, so close it, or use it in a `with`."""
 
@@ -143,6 +163,8 @@ class Program:
         self.device = Device(kind, threads)
         self._context: Any = None
         self._functions: dict[str, Any] = {}
+        self._queue: DeviceQueue | None = None
+        self.tables = DeviceTables(self)
         try:
             further = machine_parameters(self.device)
             self._weights = Weights(_weight_files(bundle), self.device.maps_files, further)
@@ -180,6 +202,10 @@ class Program:
                     f" {_again(bundle, target)}"
                 )
 
+        if self._functions and all(map(is_queued, self._functions.values())):
+            outputs = {name: point.outputs[:-2] for name, point in bundle.manifest.entry_points.items()}
+            self._queue = DeviceQueue(self.device, self._functions, outputs)
+
     def __enter__(self) -> Program:
         return self
 
@@ -191,8 +217,11 @@ class Program:
 
     def close(self) -> None:
         """Let go of the program, then of its device."""
+        if self._queue:
+            self._queue.close()
+        self.tables.close()
         self._functions.clear()
-        self._context = None
+        self._context = self._queue = None
         self._weights.close()
         self.device.close()
 
@@ -210,6 +239,11 @@ class Program:
         """The most memory that this process has held so far, all of its programs together."""
         return peak_memory(self.build.target.partition(":")[0], self.device.hal)
 
+    @property
+    def queues(self) -> bool:
+        """`start` returns before the device is done."""
+        return self._queue is not None
+
     def call(
         self, entry: str, host: Sequence[Any], device: Sequence[Any], fetch: str = "logits"
     ) -> tuple[np.ndarray, list[Any]]:
@@ -219,13 +253,32 @@ class Program:
         Returns a copy of the output named `fetch` ("logits" or "tokens") on the host, all that leaves the device, and
         the KV pools as device buffers.
         """
+        started = self.start(entry, host, device, fetch)
+        return started.read(), started.pools
+
+    def start(self, entry: str, host: Sequence[Any], device: Sequence[Any], fetch: str | None = "logits") -> Started:
+        """As `call`, which may go on when this returns; fetch None: for the KV pools alone. `tokens` is good as an
+        input of this entry's next call only, which writes there too."""
         point = self.bundle.manifest.entry_points[entry]
         if len(host) + len(device) != len(point.inputs):
             raise ValueError(f"{entry} takes {len(point.inputs)} arguments, not {len(host) + len(device)}")
-        wanted = [o.name for o in point.outputs].index(fetch)
+        names = [o.name for o in point.outputs]
+        got: Fetched | np.ndarray | None = None
         with self.device.turn:
             views = self._call(entry, point, host, device)
-            return self.device.download(point.outputs[wanted], views[wanted]), views[-2:]
+            if fetch is not None:
+                spec, view = point.outputs[names.index(fetch)], views[names.index(fetch)]
+                got = self._queue.fetch(entry, spec, view) if self._queue else self.device.download(spec, view)
+        return Started(got, views[names.index("tokens")] if "tokens" in names else None, views[-2:])
+
+    def send(self, entry: str, spec: TensorSpec, array: np.ndarray) -> Any:
+        """A buffer on the device that holds an input of later calls of an entry, until it is sent again."""
+        return self._queue.send(entry, spec, array) if self._queue else self.device.upload(spec, array)
+
+    def settle(self) -> None:
+        """Wait until the device has done all that was started."""
+        if self._queue:
+            self._queue.wait()
 
     def call_for_all(
         self, entry: str, host: Sequence[Any], device: Sequence[Any]
@@ -234,6 +287,7 @@ class Program:
         point = self.bundle.manifest.entry_points[entry]
         with self.device.turn:
             views = self._call(entry, point, host, device)
+            self.settle()
             outputs = (*point.outputs[:-2], *self.kv_cache.pools())  # the pools as they were made here
             found = {o.name: self.device.download(o, view) for o, view in zip(outputs, views, strict=True)}
             return found, views[-2:]
@@ -241,13 +295,19 @@ class Program:
     def _call(self, entry: str, point: EntryPoint, host: Sequence[Any], device: Sequence[Any]) -> list[Any]:
         arguments = rt.VmVariantList(len(point.inputs))
         for spec, value in zip(point.inputs, host, strict=False):
-            arguments.push_ref(self.device.upload(spec, value) if isinstance(value, np.ndarray) else value)
+            arguments.push_ref(self.send(entry, spec, value) if isinstance(value, np.ndarray) else value)
         for view in device:
             arguments.push_ref(view)
+        if self._queue:
+            self._queue.push_storage(entry, arguments)
+            for fence in self._queue.fences():
+                arguments.push_ref(fence)
         results = rt.VmVariantList(len(point.outputs))
         try:
             with patient_wait() if self.device.on_host else nullcontext():
                 self._context.invoke(self._functions[entry], arguments, results)
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:
+            if self._queue:
+                self._queue.withdraw()
             raise StrixhloError(f"{entry} failed on the device: {one_line(error)}") from None
         return [results.get_as_object(i, rt.HalBufferView) for i in range(len(point.outputs))]

@@ -23,6 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from ..errors import StrixhloError
+from .ahead import Ahead, goes_on
 from .batch_engine import BatchEngine
 from .constraint import Constraint, Constraints
 from .dry import Breakers
@@ -56,6 +57,7 @@ class Scheduler:
         self.engine, self._parallel, self._queue_size = engine, parallel, queue_size
         texts = CanonicalBytes(tokenizer, engine.vocab_size)
         self.pool = BlockPool(engine.blocks, engine.block_size, texts, engine.windows)
+        self._ahead = Ahead(engine)
         self._breakers = Breakers(texts)
         self._constraints = Constraints(tokenizer, engine.vocab_size, eos_ids) if tokenizer else None
         self.computed = self.reused = self.preempted = 0  # prompt tokens prefilled, found in the cache; preemptions
@@ -178,8 +180,9 @@ class Scheduler:
         ready = [s for s in list(self._running) if s.decoding and s not in self._turn]
         ready = [s for s in ready if s in self._running and self._reserve(s, s.filled + 1)]
         ready = [s for s in ready if s in self._running]  # a later one's reservation may have preempted it
+        first = self._ahead.flying(ready)
         if ready:
-            self._guarded(ready, partial(self._decode, ready))
+            self._guarded(first or ready, partial(self._decode, first or ready, others=bool(first) and first != ready))
 
     def _guarded(self, sequences: list[Sequence], work: Callable[[], None]) -> None:
         """A failure ends the requests concerned, and neither the thread nor the others."""
@@ -209,7 +212,7 @@ class Scheduler:
             sequence.score_prompt(rows)
             output = rows[-1]
         else:
-            fetch = "logits" if last and not sequence.argmax else "tokens"
+            fetch = ("tokens" if sequence.argmax else "logits") if last else None
             output = engine.prefill(piece, sequence.filled, sequence.blocks, fetch)
         self.computed += len(piece)
         sequence.filled = end
@@ -220,9 +223,27 @@ class Scheduler:
         else:
             self._turn.append(sequence)
 
-    def _decode(self, ready: list[Sequence]) -> None:
-        """One token of each, and as many more as drafts are right."""
+    def _decode(self, ready: list[Sequence], others: bool) -> None:
+        """One token of each, and as many more as drafts are right. others: wait for this step to be over."""
         drafts = self._drafts(ready)
+        began = time.perf_counter()
+        if self._ahead.flying(ready) or (self.engine.queues and not any(drafts) and all(s.argmax for s in ready)):
+            further = not others and not any(drafts) and all(self._goes_on(s) for s in ready)
+            outputs = self._ahead.outputs(ready, further)
+            drafts, rows = [[] for _ in ready], len(ready)
+        else:
+            outputs = self._computed(ready, drafts)
+            rows = len(outputs)
+        if self.speculation:
+            self.speculation.stepped(rows, self.engine.decode_sizes, time.perf_counter() - began)
+        row = 0
+        for sequence, draft in zip(ready, drafts, strict=True):
+            own = outputs[row : row + 1 + len(draft)]
+            row += len(own)
+            self._guarded([sequence], partial(self._check, sequence, draft, own))
+
+    def _computed(self, ready: list[Sequence], drafts: list[list[int]]) -> list[np.ndarray]:
+        """What the device gives for the last token of each and for its drafts."""
         fetch = "tokens" if all(s.argmax for s in ready) else "logits"
         ids: list[int] = []
         positions: list[int] = []
@@ -231,15 +252,11 @@ class Scheduler:
             ids += [sequence.ids[-1], *draft]
             positions += range(sequence.filled, sequence.filled + 1 + len(draft))
             blocks += [sequence.blocks] * (1 + len(draft))
-        began = time.perf_counter()
-        outputs = self.engine.decode(ids, positions, blocks, fetch)
-        if self.speculation:
-            self.speculation.stepped(len(ids), self.engine.decode_sizes, time.perf_counter() - began)
-        row = 0
-        for sequence, draft in zip(ready, drafts, strict=True):
-            own = outputs[row : row + 1 + len(draft)]
-            row += len(own)
-            self._guarded([sequence], partial(self._check, sequence, draft, own))
+        return self.engine.decode(ids, positions, blocks, fetch)
+
+    def _goes_on(self, sequence: Sequence) -> bool:
+        """A step after the next may be started already."""
+        return goes_on(sequence, self.engine.context) and self._spare(sequence, 1) > 0
 
     def _drafts(self, ready: list[Sequence]) -> list[list[int]]:
         if not self.speculation:

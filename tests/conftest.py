@@ -27,6 +27,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from strixhlo.bundle import Bundle, open_bundle
+from strixhlo.compile import given_storage
 from strixhlo.compile.compile import compile_bundle
 from strixhlo.compile.targets import parse_target
 from strixhlo.export import export
@@ -111,6 +112,19 @@ def tiny(session_dir: Path) -> Bundle:
         compiled(exported(session_dir / "tiny-checkpoint", folder, None), "int8")
 
     return open_bundle(made_once(session_dir / "tiny", make))
+
+
+@pytest.fixture(scope="session")
+def queued_tiny(tiny: Bundle, session_dir: Path) -> Bundle:
+    """`tiny` with entries that return before the device is done, as NVIDIA's programs have them."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(tiny.path, folder, ignore=shutil.ignore_patterns("cpu"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(given_storage, "KINDS", ("cpu",))
+            compiled(open_bundle(folder), "int8")
+
+    return open_bundle(made_once(session_dir / "tiny-queued", make))
 
 
 def write_tiny_llama(folder: Path, dtype: torch.dtype = torch.bfloat16, **changes: float) -> None:

@@ -63,7 +63,8 @@ def test_a_bundle_compiles_with_the_kernels_inside(tiny: Bundle, tmp_path: Path)
     target = parse_target("cuda:sm_89")
     build = compile_bundle(bundle, target, activations="f32", keep_intermediates=None, say=lambda _: None).build
     for entry in build.report["entries"].values():
-        assert entry["submissions"] == entry["host_waits"] == 1
-        assert entry["copies"] == 0
+        assert entry["submissions"] == 1 and entry["host_waits"] == 0  # nothing waits for the device
+        assert entry["copies"] == 1  # logits, beside the argmax that reads them
+        assert entry["transient_bytes"] > 0 and entry["result_bytes"] >= 4 * 320
     vmfb = (bundle.target_dir("cuda:sm_89") / VMFB).read_bytes()
     assert vmfb.count(b".visible .entry strixhlo_fused_bf16_1r_m1(") == 1

@@ -15,10 +15,13 @@ from strixhlo.runtime.batch_engine import BatchEngine
 from strixhlo.runtime.program import Program
 
 
-@pytest.fixture(scope="session")
-def engine(tiny: Bundle) -> Iterator[BatchEngine]:
-    """The tiny model with pools for one sequence."""
-    with Program(tiny, "cpu", 2) as program, closing(BatchEngine(program)) as engine:
+@pytest.fixture(scope="session", params=["called", "queued"])
+def engine(tiny: Bundle, queued_tiny: Bundle, request: pytest.FixtureRequest) -> Iterator[BatchEngine]:
+    """The tiny model with pools for one sequence, and its twin whose steps are started ahead."""
+    with (
+        Program(tiny if request.param == "called" else queued_tiny, "cpu", 2) as program,
+        closing(BatchEngine(program)) as engine,
+    ):
         yield engine
 
 

@@ -61,8 +61,8 @@ def test_greedy_steps_fetch_token_ids_alone_and_with_others(
     engine: BatchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[str] = []
-    real = engine.program.call
-    monkeypatch.setattr(engine.program, "call", lambda *a: (fetched.append(a[3]), real(*a))[1])
+    real = engine.program.start
+    monkeypatch.setattr(engine.program, "start", lambda *a: (fetched.append(a[3]), real(*a))[1])
     ids, greedy = random_prompt(5, 200), SamplingParams(max_tokens=8)
     sampled = SamplingParams(max_tokens=8, logprobs=0)
     results = []
@@ -70,7 +70,7 @@ def test_greedy_steps_fetch_token_ids_alone_and_with_others(
         with closing(Scheduler(engine)) as scheduler:
             handles = [scheduler.submit(Request(ids, p)) for p in (greedy, *others)]
             results.append([[e.token for e in h.events() if isinstance(e, TokenEvent)] for h in handles])
-        assert set(fetched) == {"tokens", "logits"} if others else {"tokens"}
+        assert set(fetched) - {None} == ({"tokens", "logits"} if others else {"tokens"})
     assert results[0][0] == results[1][0] and len(results[0][0]) == 8  # by ids or by logits: the same tokens
 
 
@@ -116,7 +116,7 @@ def test_forty_turns_prefill_only_what_is_new(engine: BatchEngine) -> None:
 
 def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("prefill", "decode"):
+    for name in ("prefill", "start"):
         real: Callable = getattr(engine, name)
         monkeypatch.setattr(engine, name, lambda *a, real=real, name=name: (calls.append(name), real(*a))[1])
     monkeypatch.setattr(engine, "_chunks", engine._chunks[:1])
@@ -134,8 +134,8 @@ def test_a_long_prompt_holds_others_up_by_one_chunk(engine: BatchEngine, monkeyp
 
 
 def test_queue_limit_cancel_and_close(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = engine.decode  # so slow that nothing ends before it is cancelled
-    monkeypatch.setattr(engine, "decode", lambda *a: (time.sleep(0.05), decode(*a))[1])
+    start = engine.start  # so slow that nothing ends before it is cancelled
+    monkeypatch.setattr(engine, "start", lambda *a: (time.sleep(0.05), start(*a))[1])
     scheduler = Scheduler(engine, parallel=1, queue_size=1)
     running = scheduler.submit(Request(random_prompt(1, 4), SamplingParams(max_tokens=200)))
     assert isinstance(next(running.events()), TokenEvent)
@@ -177,7 +177,7 @@ def test_bad_prompts_and_failures_end_one_request(engine: BatchEngine, monkeypat
 class FakeEngine:
     """Zero logits at once: what grows is the scheduler's own. Half of the layers have a window."""
 
-    block_size, blocks, context, vocab_size, windows = 4, 40, 64, 8, (0, 8)
+    block_size, blocks, context, vocab_size, windows, queues = 4, 40, 64, 8, (0, 8), False
 
     def check_prompt(self, tokens: tuple[int, ...]) -> None:
         assert tokens
@@ -241,8 +241,8 @@ def test_no_growth_over_ten_thousand_requests_on_a_real_program(engine: BatchEng
 
 def test_block_tables_are_sent_when_they_change(engine: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    real = engine.program.device.upload
-    monkeypatch.setattr(engine.program.device, "upload", lambda spec, a: (sent.append(spec.name), real(spec, a))[1])
+    real = engine.program.send
+    monkeypatch.setattr(engine.program, "send", lambda e, spec, a: (sent.append(spec.name), real(e, spec, a))[1])
     with closing(BatchEngine(engine.program)) as fresh, closing(Scheduler(fresh)) as scheduler:
         tokens, _ = result(scheduler.submit(Request(random_prompt(7, 4), SamplingParams(max_tokens=60))))
     assert len(tokens) == 60 and sent.count("positions") == 59
