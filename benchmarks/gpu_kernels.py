@@ -9,6 +9,9 @@ each kernel in a CUDA graph over weights that rotate through 512 MB or more, so 
 with its share of the graph's gaps, which weigh where a matrix takes 10 us: "own us" is the time less that of a kernel
 that does nothing, with as many workgroups, threads and bytes of local memory, in a graph of its own.
 
+"In turn" are two matrices of which each takes what the other one wrote, as in a step: then x is in the second cache,
+which alone it is not, since each kernel reads more than that holds. The weights rotate all the same.
+
 `few` is for one short run, of a minute at most where kernels.cubin is there (`ptxas -arch=sm_90 -o kernels.cubin
 kernels.ptx` in the folder; without it the driver compiles first). Workgroups of 512 threads and 226 KB of local
 memory ("deep") need an H100 or H200; no program has them yet.
@@ -32,6 +35,7 @@ GGUF = ("q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0")
 FORMATS = (*GGUF, "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 AFFINE = tuple((f"affine{bits}_g64", "bf16") for bits in (4, 5, 6, 8))
 SHAPES = ((4096, 14336), (14336, 4096), (5120, 25600), (28672, 8192))
+IN_TURN = ((14336, 4096), (28672, 8192), (25600, 5120))  # and the same turned over
 FEW = (1, 2, 4, 8, 16)  # rows of x, at every shape
 SHORT = (1, 8, 16)  # the same of the short plan
 CHECKED, CHECK_SHAPE = (1, 2, 3, 8, 9, 70), (131, 768)  # rows of x whose results are checked first; n, k
@@ -70,13 +74,16 @@ def prepare(folder: Path, short: bool = False) -> None:
         for (n, k), m, of, chip in product(SHAPES, SHORT if short else FEW, ACTIVATIONS, chips if short else ("",)):
             if m <= 8 or not chip:
                 plan.append(case(m, n, k, of, chip))
+        for (n, k), of, chip in product(IN_TURN, ACTIVATIONS, chips if short else ("",)):
+            plan.append({"in turn": [case(1, n, k, of, chip), case(1, k, n, of, chip)]})
         if not short:
             plan += [case(m, 14336, 4096, of) for m in MANY for of in (*ACTIVATIONS, "f16")]
             plan += [case(m, 4096, 14336, "bf16") for m in (128, 512)]
     for m in () if short else MANY:
         (launch,) = dense_matmul_launches("bf16", m, 14336, 4096, H200, "bf16") or ()
         plan.append(described(launch, "bf16", "bf16", m, 14336, 4096, [2 * 14336 * 4096]))
-    ptx = build_ptx("sm_89", {c["symbol"] for c in plan}).read_text()
+    symbols = {c["symbol"] for entry in plan for c in entry.get("in turn", [entry])}
+    ptx = build_ptx("sm_89", symbols).read_text()
     nothing = ".visible .entry nothing() { ret; }"
     (folder / "kernels.ptx").write_text(f"{ptx}\n{nothing}\n")
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -135,7 +142,7 @@ class Gpu:
         code = built.read_bytes() if built.exists() else (folder / "kernels.ptx").read_bytes() + b"\0"
         self.ok(self.cuda.cuModuleLoadData(ctypes.byref(self.module), code))
         self.pool = torch.randint(0, 2**31, (ROTATING // 4,), dtype=torch.int32, device="cuda") & 0x2FFF2FFF
-        self.turn = 0
+        self.turn, self.nothing = 0, dict[tuple[int, ...], float]()
 
     def ok(self, code: int) -> None:
         """Ends the program where a call of the driver failed."""
@@ -188,19 +195,32 @@ class Gpu:
         if not error < (1e-5 if case["x"] == "f32" else 4e-3):
             raise SystemExit(f"{case['symbol']}: relative L2 {error:.1e}")
 
-    def timed(self, case: dict[str, Any]) -> float:
-        """Seconds of a launch, each on other weights."""
-        starts = np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])])
-        copies = ROTATING // int(starts[-1])
-        x = self.torch.randn(case["m"] * case["k"], device="cuda").to(self.kinds[case["x"]])
-        y = self.torch.empty(case["m"] * case["n"], device="cuda", dtype=x.dtype)
+    def timed(self, cases: list[dict[str, Any]]) -> float:
+        """Seconds of a launch of each, every time on other weights. Of several each takes what the one before wrote."""
+        placed = [np.cumsum([0, *((p + 255) // 256 * 256 for p in case["parts"])]) for case in cases]
+        size = sum(int(starts[-1]) for starts in placed)
+        copies, first = ROTATING // size, cases[0]
+        xs = [self.torch.randn(first["m"] * first["k"], device="cuda").to(self.kinds[first["x"]])]
+        xs += [self.torch.empty(case["m"] * case["n"], device="cuda", dtype=xs[0].dtype) for case in cases]
+        if len(cases) > 1:
+            xs[-1] = xs[0]
 
         def work() -> None:
-            base = self.pool.data_ptr() + self.turn % copies * int(starts[-1])
+            base = self.pool.data_ptr() + self.turn % copies * size
             self.turn += 1
-            self.launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
+            for case, starts, x, y in zip(cases, placed, xs, xs[1:], strict=True):
+                self.launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
+                base += int(starts[-1])
 
         return self.seconds(work, max(copies, 8))
+
+    def of_nothing(self, case: dict[str, Any]) -> float:
+        """Seconds of a kernel of the same size that does nothing."""
+        geometry = (case["workgroups"], case["threads"], case["local"])
+        if geometry not in self.nothing:
+            empty = {**case, "symbol": "nothing", "scalars": []}
+            self.nothing[geometry] = self.seconds(partial(self.launch, empty, []), 64)
+        return self.nothing[geometry]
 
 
 def run(folder: Path) -> None:
@@ -211,25 +231,22 @@ def run(folder: Path) -> None:
     print(f"copy on this device: {copy / 1e9:.0f} GB/s\n")
     names = ("format", "x", "rows", "variant", "shape", "us", "own us", "GB/s", "of copy", "own, of copy", "TFLOP/s")
     print("|", " | ".join(names), "|\n" + "|---" * len(names) + "|")
-    nothing: dict[tuple[int, ...], float] = {}
     for case in json.loads((folder / "plan.json").read_text()):
         if "check" in case:
             gpu.check(case, folder / case["check"])
             continue
-        took = gpu.timed(case)
-        empty = {**case, "symbol": "nothing", "scalars": []}
-        geometry = (case["workgroups"], case["threads"], case["local"])
-        if geometry not in nothing:
-            nothing[geometry] = gpu.seconds(partial(gpu.launch, empty, []), 64)
-        print(row(case, took, took - nothing[geometry], copy), flush=True)
+        cases = case.get("in turn", [case])
+        took = gpu.timed(cases)
+        print(row(cases, took, took - sum(map(gpu.of_nothing, cases)), copy), flush=True)
 
 
-def row(case: dict[str, Any], took: float, own: float, copy: float) -> str:
-    """Of the table. took, own: seconds of a launch, and without what one takes that does nothing; copy: bytes/s."""
-    m, n, k = case["m"], case["n"], case["k"]
-    rate, own_rate, flops = sum(case["parts"]) / took, sum(case["parts"]) / own, 2 * m * n * k / took
+def row(cases: list[dict[str, Any]], took: float, own: float, copy: float) -> str:
+    """Of the table. took, own: seconds of a launch of each, and less those that do nothing; copy: bytes/s."""
+    case, size = cases[0], sum(sum(c["parts"]) for c in cases)
+    rate, own_rate, flops = size / took, size / own, sum(2 * c["m"] * c["n"] * c["k"] for c in cases) / took
     times = (f"{took * 1e6:.1f}", f"{own * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.2f}")
-    cells = (case["format"], case["x"], m, case.get("variant", ""), f"{n}x{k}", *times, f"{own_rate / copy:.2f}")
+    shapes = " and ".join(f"{c['n']}x{c['k']}" for c in cases)
+    cells = (case["format"], case["x"], case["m"], case.get("variant", ""), shapes, *times, f"{own_rate / copy:.2f}")
     return f"| {' | '.join(map(str, cells))} | {flops / 1e12:.1f} |"
 
 
