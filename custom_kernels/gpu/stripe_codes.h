@@ -30,6 +30,12 @@ DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
+// word & 0xf0f0f0f0 ^ 0x80808080 as one instruction: so the mask, with `zero` added, must not look like the constant that it is.
+DEVICE u32 centered_nibbles(u32 word, u32 zero) {
+  u32 result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "r"(0xf0f0f0f0u + zero), "n"(0x80808080u));
+  return result;
+}
 // Bytes 0 and 1 of a word in bytes 0 and 2, with zeros between.
 DEVICE u32 bytes_apart(u32 word) { return (u32)__nvvm_prmt((i32)word, 0, 0x4140); }
 // 32 bits of two words from bit `shift` (below 32) of the first on.
@@ -37,6 +43,7 @@ DEVICE u32 bits_from(u32 low, u32 high, u32 shift) { return __builtin_elementwis
 #else
 DEVICE u32 unknown_zero() { return 0; }
 DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) { return a * b + c; }
+DEVICE u32 centered_nibbles(u32 word, u32) { return (word & 0xf0f0f0f0u) ^ 0x80808080u; }
 DEVICE u32 bytes_apart(u32 word) { return (word & 255u) | (word >> 8 & 255u) << 16; }
 DEVICE u32 bits_from(u32 low, u32 high, u32 shift) { return (u32)(((u64)high << 32 | low) >> shift); }
 #endif
@@ -85,10 +92,10 @@ struct StripeCodes;
 
 // Nibbles of a word: the low ones, then the high ones.
 template <u32 ZERO>
-DEVICE void bytes_of_nibbles(u32 word, u32& low, u32& high) {
+DEVICE void bytes_of_nibbles(u32 word, u32& low, u32& high, u32 zero = 0) {
   if constexpr (ZERO) {
-    low = ((word << 4) & 0xf0f0f0f0u) ^ 0x80808080u;
-    high = (word & 0xf0f0f0f0u) ^ 0x80808080u;
+    low = centered_nibbles(word << 4, zero);
+    high = centered_nibbles(word, zero);
   } else {
     low = word & 0x0f0f0f0fu;
     high = (word >> 4) & 0x0f0f0f0fu;
@@ -101,12 +108,15 @@ struct NibbleCodes : ByteCodes<4, ZERO> {
   static constexpr bool PAIRED = true, SPLIT = false;
   static constexpr Order ORDER = ORDER_;
   struct Piece {
-    u32 words[4][2];
+    u32 words[4][2], zero;
   };
   template <u32 STRIDE>
-  DEVICE void load(const PieceAt& at, Piece& piece) { load_piece<4, STRIDE>(at, piece.words); }
+  DEVICE void load(const PieceAt& at, Piece& piece) {
+    load_piece<4, STRIDE>(at, piece.words);
+    piece.zero = at.zero;
+  }
   DEVICE void factor(const Piece& piece, u32 b, u32 (&a)[4]) {
-    UNROLL for (u32 r = 0; r < 2; r++) bytes_of_nibbles<ZERO>(piece.words[b][r], a[r], a[2 + r]);
+    UNROLL for (u32 r = 0; r < 2; r++) bytes_of_nibbles<ZERO>(piece.words[b][r], a[r], a[2 + r], piece.zero);
   }
 };
 

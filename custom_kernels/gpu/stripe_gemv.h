@@ -5,9 +5,9 @@
 #include "rows_of_x.h"
 #include "stripe_loop.h"
 
-template <u32 M, u32 SHARING, class W, class X>
+template <u32 M, u32 SHARING, u32 AT_ONCE, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
-  using S = Stripes<M, W, X, SHARING>;
+  using S = Stripes<M, W, X, SHARING, AT_ONCE>;
   const StripeShare eights(ceil_div(n, 8), workgroups);
   const u32 begin = eights.begin * 8, end = smaller(eights.end * 8, n);
   weight.runs = k / W::RUN;

@@ -4,6 +4,37 @@
 
 #include "streams.h"
 
+// Loads BYTES (1, 2 or 4 times the words) where they are `there`; else `words` stay. No branch, and asked for here.
+#if defined(__NVPTX__)
+template <u32 BYTES>
+DEVICE void load_there(bool there, const GLOBAL void* from, u32 (&w)[1]) {
+  if constexpr (BYTES == 1) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u8 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+  } else if constexpr (BYTES == 2) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+  } else {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+  }
+}
+template <u32 BYTES>
+DEVICE void load_there(bool there, const GLOBAL void* from, u32 (&w)[2]) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
+               : "+r"(w[0]), "+r"(w[1])
+               : "l"(from), "r"((u32)there));
+}
+template <u32 BYTES>
+DEVICE void load_there(bool there, const GLOBAL void* from, u32 (&w)[4]) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+               : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3])
+               : "l"(from), "r"((u32)there));
+}
+#else
+template <u32 BYTES, u32 WORDS>
+DEVICE void load_there(bool there, const GLOBAL void* from, u32 (&words)[WORDS]) {
+  if (there) __builtin_memcpy(words, from, BYTES);
+}
+#endif
+
 // COUNT neighbouring elements of an array, as words.
 template <class T, u32 COUNT>
 struct Neighbours {
@@ -23,18 +54,7 @@ struct Neighbours {
   MEMBER void ask(const GLOBAL T* from, u32 there) {
     UNROLL for (u32 i = 0; i < WORDS; i++) words[i] = 0;
     if constexpr (WHOLE) {
-      if (there) {
-        if constexpr (BYTES == 16) {
-          const u32x4 v = *(const GLOBAL u32x4*)from;
-          UNROLL for (u32 i = 0; i < 4; i++) words[i] = v[i];
-        } else if constexpr (BYTES == 8) {
-          const u32x2 v = *(const GLOBAL u32x2*)from;
-          UNROLL for (u32 i = 0; i < 2; i++) words[i] = v[i];
-        } else {
-          using Word = If<BYTES == 1, u8, If<BYTES == 2, u16, u32>>;
-          words[0] = *(const GLOBAL Word*)from;
-        }
-      }
+      load_there<BYTES>(there, from, words);
     } else {
       using Part = If<sizeof(T) == 1, u8, If<sizeof(T) == 2, u16, u32>>;
       UNROLL for (u32 i = 0; i < COUNT; i++) {

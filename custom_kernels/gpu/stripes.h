@@ -14,8 +14,9 @@
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-// X: the type of x. SHARING: waves of a workgroup, which share each stripe.
-template <u32 M_, class W_, class X, u32 SHARING_>
+// X: the type of x. SHARING: waves of a workgroup, which share each stripe. AT_ONCE: columns of a single row of x that a deep
+// workgroup has in local memory, at most; with fewer more codes are under way.
+template <u32 M_, class W_, class X, u32 SHARING_, u32 AT_ONCE>
 struct Stripes {
   static constexpr u32 M = M_, SHARING = SHARING_;
   using W = W_;
@@ -32,7 +33,7 @@ struct Stripes {
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
   // Columns of x in local memory.
-  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? WIDE ? 25600 : 32768 : WAVES * (WIDE ? 1024 : 2048) / M;
+  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? WIDE && AT_ONCE > 25600 ? 25600 : AT_ONCE : WAVES * (WIDE ? 1024 : 2048) / M;
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -47,7 +48,7 @@ struct Stripes {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
   static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes whose sums are in local memory at once
-  static constexpr u32 STAGES = stages(EACH) < 3 ? stages(EACH) : 3;  // in local memory, all but one under way
+  static constexpr u32 MOST = WAVES == 8 ? 3 : 5, STAGES = stages(EACH) < MOST ? stages(EACH) : MOST;  // all but one under way
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
   static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
@@ -118,7 +119,7 @@ struct Stripes {
       LOCAL u8* place = to + item / ROW_COPIES * ROW_STRIDE + item % ROW_COPIES * 16;
       if ((i + 1) * WAVE <= STRIPE * ROW_COPIES || item < STRIPE * ROW_COPIES) {
         const bool there = (i + 1) * WAVE <= 8 * ROW_COPIES || (i * WAVE < 8 * ROW_COPIES && item < 8 * ROW_COPIES) || feed.high;
-        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes);
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes);
       }
     }
     if constexpr (C::PLANES > 0) {  // of all 256 columns
@@ -127,7 +128,7 @@ struct Stripes {
         const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES), at = item % (2 * C::PLANES) * 16;
         LOCAL u8* place = to + STRIPE * ROW_STRIDE + row * PLANE_STRIDE + at;
         const bool there = row < 8 || feed.high;
-        copy_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES);
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES);
       }
     }
   }
