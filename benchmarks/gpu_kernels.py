@@ -1,7 +1,7 @@
 """Bandwidth and arithmetic of the matmul kernels on an NVIDIA GPU, beside a copy on the same device in the same run.
 
   python benchmarks/gpu_kernels.py prepare FOLDER       # needs this project and its compiler, no GPU
-  python benchmarks/gpu_kernels.py prepare FOLDER few   # only 1, 8 and 16 rows, larger workgroups beside
+  python benchmarks/gpu_kernels.py prepare FOLDER few   # only 1, 8 and 16 rows, those of target cuda:sm_90 beside
   python benchmarks/gpu_kernels.py run FOLDER           # needs torch and a GPU, nothing of this project
 
 `prepare` writes the kernels as PTX, what to launch, and small cases with their results; `run` checks those, then times
@@ -13,8 +13,8 @@ that does nothing, with as many workgroups, threads and bytes of local memory, i
 which alone it is not, since each kernel reads more than that holds. The weights rotate all the same.
 
 `few` is for one short run, of a minute at most where kernels.cubin is there (`ptxas -arch=sm_90 -o kernels.cubin
-kernels.ptx` in the folder; without it the driver compiles first). Workgroups of 512 threads and 226 KB of local
-memory ("deep") need an H100 or H200; no program has them yet.
+kernels.ptx` in the folder; without it the driver compiles first). "sm_90" are the launches of that target alone:
+workgroups of 512 threads and 226 KB of local memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -39,6 +38,7 @@ IN_TURN = ((14336, 4096), (28672, 8192), (25600, 5120))  # and the same turned o
 FEW = (1, 2, 4, 8, 16)  # rows of x, at every shape
 SHORT = (1, 8, 16)  # the same of the short plan
 CHECKED, CHECK_SHAPE = (1, 2, 3, 8, 9, 70), (131, 768)  # rows of x whose results are checked first; n, k
+LONG_CHECK_SHAPE = (19, 8448)  # the same of those that sm_90 has for long rows
 ACTIVATIONS = ("f32", "bf16")
 MANY = (32, 64, 128, 512, 2048)  # rows of x, at 14336 x 4096, of float16 too; those of 128 and 512 also at 4096 x 14336
 ROTATING = 768 << 20  # bytes of weights
@@ -47,15 +47,14 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
 
 def prepare(folder: Path, short: bool = False) -> None:
     """Write kernels.ptx, plan.json and the small cases. short: the plan of few rows alone."""
-    from strixhlo.custom_kernels.gpu.kernels import STRIPES, build_ptx
-    from strixhlo.custom_kernels.gpu.launches import H200, dense_matmul_launches, quantized_matmul_launches
+    from strixhlo.custom_kernels.gpu.kernels import build_ptx
+    from strixhlo.custom_kernels.gpu.launches import H200, SM_90, dense_matmul_launches, quantized_matmul_launches
     from strixhlo.custom_kernels.ops.formats import FORMATS as DEFINED
 
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     plan: list[dict[str, Any]] = []
-    alone = {kind: replace(H200, stripes=kind, stripe_workgroups=H200.multiprocessors) for kind in STRIPES}
-    chips = {"": H200, "deep": alone["deep_stripes"]}
+    chips = {"": H200, "sm_90": SM_90}
     for name, dtype in (*((f, "f32") for f in FORMATS), *AFFINE):
         fmt = DEFINED[name]
 
@@ -67,10 +66,10 @@ def prepare(folder: Path, short: bool = False) -> None:
             return {**described(launch, fmt.name, of, m, n, k, sizes), "variant": chip}
 
         for m, of, chip in product((1, 7, 9) if short else CHECKED, ACTIVATIONS, chips if short else ("",)):
-            if m <= 8 or not chip:
-                plan.append(
-                    {**case(m, *CHECK_SHAPE, of, chip), "check": write_check(folder, fmt, dtype, m, of, random)}
-                )
+            for shape in (CHECK_SHAPE, LONG_CHECK_SHAPE) if chip else (CHECK_SHAPE,):
+                if m <= 8 or not chip:
+                    file = write_check(folder, fmt, dtype, (m, *shape), of, random)
+                    plan.append({**case(m, *shape, of, chip), "check": file})
         for (n, k), m, of, chip in product(SHAPES, SHORT if short else FEW, ACTIVATIONS, chips if short else ("",)):
             if m <= 8 or not chip:
                 plan.append(case(m, n, k, of, chip))
@@ -90,12 +89,14 @@ def prepare(folder: Path, short: bool = False) -> None:
     print(f"{len(plan)} cases in {folder}")
 
 
-def write_check(folder: Path, fmt: Any, dtype: str, m: int, of: str, random: np.random.Generator) -> str:
-    """A small case of m rows of dtype `of` with its result, as a file of that folder: its name."""
+def write_check(
+    folder: Path, fmt: Any, dtype: str, size: tuple[int, int, int], of: str, random: np.random.Generator
+) -> str:
+    """A small case with its result, as a file of that folder: its name. size: m, n, k; of: x's dtype."""
     from strixhlo.custom_kernels.ops.formats import dequantize
 
-    parts = {}
-    for part, (shape, kind) in fmt.parts(*CHECK_SHAPE).items():
+    (m, n, k), parts = size, {}
+    for part, (shape, kind) in fmt.parts(n, k).items():
         if kind.kind == "f":
             parts[part] = random.uniform(0.5, 1.5, shape).astype(kind)
         elif part == "scale" and fmt.name.startswith("mx"):
@@ -105,7 +106,7 @@ def write_check(folder: Path, fmt: Any, dtype: str, m: int, of: str, random: np.
             limit = 2 ** (8 * kind.itemsize - 1)
             low, high = (0, 100) if e4m3 else (-limit, limit)
             parts[part] = random.integers(low, high, shape, np.int64).astype(kind)
-    x = random.standard_normal((m, CHECK_SHAPE[1]), np.float32)
+    x = random.standard_normal((m, k), np.float32)
     if of == "bf16":
         x = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
     stored = list(parts.values())
@@ -116,7 +117,7 @@ def write_check(folder: Path, fmt: Any, dtype: str, m: int, of: str, random: np.
             parts[part] = parts[part].astype(ml_dtypes.bfloat16)
         stored = [v.view(np.int16) if v.dtype == ml_dtypes.bfloat16 else v for v in parts.values()]
     want = x.astype(np.float64) @ np.asarray(dequantize(fmt, parts)).astype(np.float64).T
-    file = f"{fmt.name}-{m}-{of}.npz"
+    file = f"{fmt.name}-{m}-{n}x{k}-{of}.npz"
     np.savez(folder / file, x, *(np.frombuffer(v.tobytes(), np.uint8) for v in stored), want)
     return file
 
@@ -208,7 +209,7 @@ class Gpu:
         def work() -> None:
             base = self.pool.data_ptr() + self.turn % copies * size
             self.turn += 1
-            for case, starts, x, y in zip(cases, placed, xs, xs[1:], strict=True):
+            for case, starts, x, y in zip(cases, placed, xs[:-1], xs[1:], strict=True):
                 self.launch(case, [x.data_ptr(), *(base + int(s) for s in starts[:-1]), y.data_ptr()])
                 base += int(starts[-1])
 

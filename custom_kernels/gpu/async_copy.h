@@ -29,6 +29,18 @@ DEVICE void copy_if_async(LOCAL u32x2* to, const GLOBAL u32x2* from, bool there)
                : "r"((u32)(u64)to), "l"(from), "r"((u32)there)
                : "memory");
 }
+// How the second cache keeps what is read once: it goes first. What others read stays, as x does.
+struct ReadOnce {
+  u64 policy;
+  MEMBER ReadOnce() { asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy)); }
+};
+DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there, const ReadOnce& once) {
+  asm volatile(
+      "{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, p, %3;}"
+      :
+      : "r"((u32)(u64)to), "l"(from), "r"((u32)there), "l"(once.policy)
+      : "memory");
+}
 // 4 bytes, of which the first `size` are read, and the others zero.
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"((u32)(u64)to), "l"(from), "r"(size) : "memory");
@@ -48,6 +60,8 @@ template <bool = true>
 DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { *to = there ? *from : (u32x4)0u; }
 template <class V>
 DEVICE void copy_if_async(LOCAL V* to, const GLOBAL V* from, bool there) { *to = there ? *from : (V)0u; }
+struct ReadOnce {};
+DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there, const ReadOnce&) { copy_if_async(to, from, there); }
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;
   for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);

@@ -32,6 +32,7 @@ from .launches import (
     shared_out,
     stripe_workgroups,
     striped,
+    stripes_of,
 )
 
 NORM_THREADS = FINISH_THREADS = 256
@@ -183,8 +184,8 @@ def _launch(
         threads = chip.gemv_waves * WAVE
         lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, kernel.gated)
         if workgroups:
-            kernel = replace(kernel, stripes=chip.stripes)
             workgroups = max(workgroups, len(kernel.groups))
+            kernel = replace(kernel, stripes=stripes_of(workgroups, call.k, chip))
             lanes = _first_workgroups(kernel, columns_of, workgroups) if len(kernel.groups) > 1 else 0
             local, threads = stripe_local(kernel.symbol), threads_of(kernel.symbol)
         else:

@@ -91,7 +91,7 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
   const auto finish = [&](u32 begin, u32 stripes) __attribute__((always_inline)) {
     if (FORM::NORM == INPUT_RMS && !stored) in.factors(factor);
     stored = true;
-    S::each_result(stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
+    S::each_result(begin, stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
       const EightRows<W> at[2] = {low_of(begin + stripe), high_of(begin + stripe)};
       f32 total[2] = {low * SpanScales<W>::whole(at[0].weight), high * SpanScales<W>::whole(at[1].weight)}, by = 1.0f;
       if constexpr (FORM::NORM == INPUT_RMS) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;

@@ -34,9 +34,10 @@ GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
 STRIPED = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 STRIPED_BITS = (4, 8)  # the same of affine formats
 SPAN = 128
-# In symbols -> waves of a workgroup, which share a stripe, and columns of a row of x at once. Those of 16 waves are alone
-# on a multiprocessor.
+# In symbols -> waves of a workgroup, which share a stripe, and columns of a single row of x at once. Those of 16 waves
+# are alone on a multiprocessor.
 STRIPES = {"stripes": (8, "0"), "deep_stripes": (16, "DEEP_COLUMNS"), "near_stripes": (16, "NEAR_COLUMNS")}
+NEAR_COLUMNS = 8192  # of stripe.h
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units

@@ -20,6 +20,7 @@ from .kernels import (
     GEMM_ROWS,
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
+    NEAR_COLUMNS,
     SPAN,
     STRIPED,
     STRIPED_BITS,
@@ -45,9 +46,7 @@ class Chip:
     gemv_most: int  # workgroups of a gemv; each asks for x once, and does several blocks of rows if it must
     tiles: bool = False  # whether fragment_gemm.h is for it: NVIDIA's GPUs
     stripe_workgroups: int = 0  # most of a kernel on matrix units for few rows; 0: it has none
-    stripes: str = (
-        "stripes"  # which: a key of STRIPES of kernels.py; those of 512 threads are for an H100 or H200 alone
-    )
+    deep_stripes: bool = False  # whether a workgroup has local memory for those of 16 waves
     gate_up_lanes: int = WAVE  # most lanes for a row of an expert's gate and up: more would ask for x too often
     attention_wanted: int = 80  # workgroups of attention that keep it busy
     attention_blocks: int = 1  # of 16 rows for a wave of attention with many
@@ -77,7 +76,8 @@ H200 = Chip(
     rings=True,
     origin="measured",
 )
-SM_90 = replace(H200, expert_spans=True)  # what an H100 or H200 alone can run: 227 KB of local memory a workgroup
+# What an H100 or H200 alone can run: 227 KB of local memory a workgroup.
+SM_90 = replace(H200, expert_spans=True, deep_stripes=True)
 
 
 def run_of(name: str) -> int:
@@ -133,10 +133,19 @@ def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gat
     if not (chip.stripe_workgroups and striped(name, k)):
         return 0
     eights = sum(ceil_div(n, EIGHT) for n in columns)
-    rule = {"stripe_workgroups": min(eights, chip.stripe_workgroups)}
+    most = chip.multiprocessors if chip.deep_stripes else chip.stripe_workgroups
+    rule = {"stripe_workgroups": min(eights, most)}
     options = [{"stripe_workgroups": min(eights, most)} for most in (0, 132, 264, 528)]
     question = Question("gated_stripes" if gated else "stripes", name, 0, (*columns, k))
     return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
+
+
+def stripes_of(workgroups: int, k: int, chip: Chip) -> str:
+    """The kernels that a matmul in so many workgroups of stripes has, a key of STRIPES of kernels.py: deep ones where
+    each workgroup can have a multiprocessor."""
+    if not chip.deep_stripes or workgroups > chip.multiprocessors:
+        return "stripes"
+    return "near_stripes" if k <= NEAR_COLUMNS else "deep_stripes"
 
 
 def shared_out(stripes: Sequence[int], cost: Sequence[int], workgroups: int) -> list[int]:
@@ -170,7 +179,8 @@ def _in_stripes(
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
     if m <= GEMV_ROWS[-1] and (workgroups := stripe_workgroups(name, (n,), k, chip)):
-        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, chip.stripes),)
+        kind = stripes_of(workgroups, k, chip)
+        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, kind),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)

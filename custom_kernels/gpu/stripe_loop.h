@@ -65,6 +65,7 @@ struct StripeLoop : S {
     StripeRows<W> rows;
     u32 of_tensor[2];
     Scales coming;
+    ReadOnce once;
     u32 ring;  // bytes in local memory, as are
     u32 from;  // the stage that comes next, and
     u32 to;    // the one that is free
@@ -72,7 +73,7 @@ struct StripeLoop : S {
     MEMBER Stream(u32 k, u32 wave, const RowsOf& rows_of, u32 stripe = 0)
         : k(k), wave(wave), rows_of(rows_of), feed(feed_of(rows_of(stripe), k)), rows(rows_of(stripe)), of_tensor{}, coming{},
           ring(wave * STAGES * STAGE_BYTES), from(ring), to(ring) {}
-    MEMBER void ask(u32 z) { ask_for_stage(feed, block_of(z, wave), k, local() + to); }
+    MEMBER void ask(u32 z) { ask_for_stage(feed, once, block_of(z, wave), k, local() + to); }
     MEMBER void ask_scales(u32 z) { ask_for_scales(coming, rows, of_tensor, block_of(z, wave), k); }
     MEMBER void scales_of_stripe(u32 stripe) {
       rows = rows_of(stripe);
@@ -100,7 +101,7 @@ struct StripeLoop : S {
     Stream<RowsOf> stream(k, wave, rows_of, begin);
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked_stripe < stripes) {
-        ask_for_stage(stream.feed, asked * OF_STAGE, k, local() + stream.to);
+        ask_for_stage(stream.feed, stream.once, asked * OF_STAGE, k, local() + stream.to);
         asked += SHARING;
         if (asked >= stages) {
           asked_stripe = with_stages(asked_stripe + 1);
@@ -144,11 +145,10 @@ struct StripeLoop : S {
           add_stage(local() + stream.from, 0, at * TOGETHER, scales, right, zero, sum);
           stream.next_stage();
         }
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(own, slot, i, lane) = sum[i];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(own, base + slot, i, lane) = sum[i];
       }
-      barrier();
+      barrier();  // the next one is also the end of what follows here
       finish(base, count);
-      if (base + EACH < stripes) barrier();
     }
     wait_for_groups<0>();
   }
@@ -183,7 +183,7 @@ struct StripeLoop : S {
         for (u32 slot = 0; slot < count; slot++) {
           const bool fresh = slot == 0 && (base == 0 || most > CHUNK), early = Fill::EARLY && base == 0 && first == 0;
           f32 sum[NUMBERS];
-          UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = first ? total(wave, slot, i, lane) : 0.0f;
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = first ? total(wave, base + slot, i, lane) : 0.0f;
           _Pragma("nounroll") for (u32 from = first; from < end; from += FILLED) {
             const u32 until = smaller(end, from + FILLED);
             if (fresh && !(early && from == 0)) {
@@ -203,7 +203,7 @@ struct StripeLoop : S {
               stream.next_stage();
             }
           }
-          UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, base + slot, i, lane) = sum[i];
         }
       }
       barrier();

@@ -47,11 +47,15 @@ struct Stripes {
   static constexpr u32 stages(u32 slots) {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
-  static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;  // stripes whose sums are in local memory at once
-  static constexpr u32 MOST = WAVES == 8 ? 3 : 5, STAGES = stages(EACH) < MOST ? stages(EACH) : MOST;  // all but one under way
+  // Stripes whose waves' sums meet at once. Of a single row of x there is room for those of as many more, so that no wave waits
+  // until they have been added up.
+  static constexpr u32 MOST = WAVES == 8 ? 3 : 5, BUFFERS = M == 1 ? 2 : 1;
+  static constexpr u32 ring(u32 each) { return stages(BUFFERS * each) < MOST ? stages(BUFFERS * each) : MOST; }
+  static constexpr u32 EACH = M == 1 ? ring(4) < ring(2) ? 2 : 4 : stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2, SLOTS = BUFFERS * EACH;
+  static constexpr u32 STAGES = ring(EACH);  // in local memory, all but one under way
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
-  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
+  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + SLOTS * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
 
   DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local<LOCAL_BYTES>(); }
   // Block `block` of row `row` of x, of what is in local memory; its pieces are numbered as the waves take them.
@@ -62,8 +66,8 @@ struct Stripes {
     return ((LOCAL f32*)(local() + UNITS_AT))[M * COLUMNS / PIECE + (block * GROUPS + group) * M + row];
   }
   // Of a wave, of a stripe.
-  DEVICE LOCAL f32& total(u32 wave, u32 slot, u32 number, u32 lane) {
-    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * EACH + slot) * NUMBERS + number) * WAVE + lane];
+  DEVICE LOCAL f32& total(u32 wave, u32 stripe, u32 number, u32 lane) {
+    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * SLOTS + stripe % SLOTS) * NUMBERS + number) * WAVE + lane];
   }
   DEVICE u32 number_of(u32 tile, u32 pair, u32 r, u32 e) {
     return (UNITS == 4 ? (tile * 2 + pair) * 2 + r : UNITS == 2 ? pair : 0) * OF_LANE + e;
@@ -112,14 +116,14 @@ struct Stripes {
     }
     return feed;
   }
-  DEVICE void ask_for_stage(const Feed& feed, u32 block, u32 k, LOCAL u8* to) {
+  DEVICE void ask_for_stage(const Feed& feed, const ReadOnce& once, u32 block, u32 k, LOCAL u8* to) {
     const u32 from = block * 4 * C::BITS, row_bytes = k / 8 * C::BITS;
     UNROLL for (u32 i = 0; i < COPIES; i++) {
       const u32 item = i * WAVE + lane_id();
       LOCAL u8* place = to + item / ROW_COPIES * ROW_STRIDE + item % ROW_COPIES * 16;
       if ((i + 1) * WAVE <= STRIPE * ROW_COPIES || item < STRIPE * ROW_COPIES) {
         const bool there = (i + 1) * WAVE <= 8 * ROW_COPIES || (i * WAVE < 8 * ROW_COPIES && item < 8 * ROW_COPIES) || feed.high;
-        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes);
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes, once);
       }
     }
     if constexpr (C::PLANES > 0) {  // of all 256 columns
@@ -128,7 +132,7 @@ struct Stripes {
         const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES), at = item % (2 * C::PLANES) * 16;
         LOCAL u8* place = to + STRIPE * ROW_STRIDE + row * PLANE_STRIDE + at;
         const bool there = row < 8 || feed.high;
-        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES);
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES, once);
       }
     }
   }
@@ -300,17 +304,18 @@ struct Stripes {
     }
   }
 
-  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x. All threads
+  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of `count` stripes from number `first` on (`stripe` counts
+  // from there) and the first m rows of x. All threads
   // meet here: four lanes have a result, one for each pair of sums and row.
   template <class Result>
-  DEVICE void each_result(u32 count, u32 m, const Result& result) {
+  DEVICE void each_result(u32 first, u32 count, u32 m, const Result& result) {
     const u32 all = count * m * 32;
     for (u32 i = thread_id(); i - lane_id() < all; i += THREADS) {
       const u32 r = i % 2, pair = i / 2 % 2, g = i / 4 % 8, of_x = i / 32 % m, stripe = i / 32 / m;
       const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
       const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
       f32 mine = 0.0f;
-      UNROLL for (u32 w = 0; w < SHARING; w++) mine += total(w, stripe, number_of(tile, pair, r, e), 4 * g + lane);
+      UNROLL for (u32 w = 0; w < SHARING; w++) mine += total(w, first + stripe, number_of(tile, pair, r, e), 4 * g + lane);
       mine += shuffle(mine, lane_id() ^ 2);
       const f32 high = shuffle(mine, lane_id() ^ 1);
       if (i % 4 == 0) result(stripe, g, of_x, mine, high);

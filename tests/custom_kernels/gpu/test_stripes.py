@@ -13,7 +13,8 @@ from fused_matmul_cases import TYPES, operands_of, whole
 
 from strixhlo.custom_kernels.choices import Asked, Choices
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.launches import H200, Chip, quantized_matmul_launches, shared_out
+from strixhlo.custom_kernels.gpu.kernels import NEAR_COLUMNS
+from strixhlo.custom_kernels.gpu.launches import H200, SM_90, Chip, quantized_matmul_launches, shared_out
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -104,43 +105,71 @@ def test_a_scale_that_is_not_finite_spoils_its_row_alone(run_launches, name, bit
     assert np.isnan(y[10]) or bits == 0x7C00
 
 
+# Rows of weights and of x, columns: more stripes than meet at once, stages for some waves only, columns after those
+# that are in local memory together.
+DEEP = (("mxfp4", 149, 3, 288), ("q8_0", 52, 8, 2336), ("q4_0", 20, 2, NEAR_COLUMNS + 288), ("mxfp8", 9, 3, 26912))
+
+
 @pytest.mark.parametrize("machine", ["host"], indirect=True)
-@pytest.mark.parametrize("stripes", ["deep_stripes"])
-def test_workgroups_of_512_threads(run_launches, stripes):
-    chip = replace(H200, stripes=stripes, stripe_workgroups=1)
-    n, k = 52, 2336
-    parts = random_parts("mxfp4", n, k, seed=5)
-    weight = np.asarray(dequantize(split("mxfp4")[0], parts)).astype(np.float64)
-    x = np.random.default_rng(5).standard_normal((3, k), np.float32)
-    y = matmul(run_launches, "mxfp4", x, parts, n, chip)
+@pytest.mark.parametrize(("name", "n", "m", "k"), DEEP)
+def test_workgroups_of_512_threads(run_launches, name, n, m, k):
+    chip = replace(SM_90, multiprocessors=1)
+    parts = random_parts(name, n, k, seed=5)
+    weight = np.asarray(dequantize(split(name)[0], parts)).astype(np.float64)
+    x = np.random.default_rng(5).standard_normal((m, k), np.float32)
+    y = matmul(run_launches, name, x, parts, n, chip)
     exact = x.astype(np.float64) @ weight.T
-    assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact)
-    assert matmul(run_launches, "mxfp4", x[:1], parts, n, chip).tobytes() == y[:1].tobytes()
+    bound = np.abs(x).astype(np.float64) @ np.abs(weight).T * 2e-6 + 1e-30
+    assert (np.abs(y - exact) <= bound).all()
+    assert matmul(run_launches, name, x[:1], parts, n, chip).tobytes() == y[:1].tobytes()
+
+
+@pytest.mark.parametrize("k", (NEAR_COLUMNS, NEAR_COLUMNS + 128))
+def test_only_a_chip_with_the_local_memory_has_deep_workgroups(k):
+    """And there those for short rows and for long ones, whatever the number of rows of x."""
+    for m in (1, 8):
+        (plain,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=H200)
+        (deep,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=SM_90)
+        assert plain.symbol.startswith("strixhlo_stripes_") and plain.local_memory <= 98 << 10
+        assert deep.symbol.startswith(f"strixhlo_{'near' if k == NEAR_COLUMNS else 'deep'}_stripes_")
+        assert (deep.workgroups, deep.threads, deep.local_memory) == (132, 512, 226 << 10)
 
 
 FUSED = ("q, k, v", "residual", "a sum", "one of another format", "K-quants", "three K-quants")
+DEEP_FUSED = ("q, k, v", "residual", "a sum", "gated", "K-quants")
 
 
-def fused(run_launches, case: str, m: int) -> tuple[np.ndarray, ...]:
+def fused(run_launches, case: str, m: int, chip: Chip = H200) -> tuple[np.ndarray, ...]:
     attributes, operands = operands_of(case, m)
     if case == "q, k, v" or "K-quants" in case:  # as of weights that are one buffer each
         attributes, operands = whole(attributes, operands)
-    lowering = fused_matmul(H200, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
+    lowering = fused_matmul(chip, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
     assert lowering
-    assert [launch.symbol.startswith("strixhlo_fused_stripes_") for launch in lowering.launches] == [True]
+    kind = "near_stripes" if chip.deep_stripes else "stripes"
+    assert [launch.symbol.startswith(f"strixhlo_fused_{kind}_") for launch in lowering.launches] == [True]
     values = run_launches(lowering.launches, operands)
     return tuple(values[name] for name in lowering.results)
 
 
-@on_each_machine
-@pytest.mark.parametrize("case", FUSED)
-def test_fused(run_launches, case):
-    alone, together = fused(run_launches, case, 1), fused(run_launches, case, 8)
+def check_fused(run_launches, case: str, chip: Chip) -> None:
+    alone, together = fused(run_launches, case, 1, chip), fused(run_launches, case, 8, chip)
     attributes, operands = operands_of(case, 8)
     wanted = reference(*map(jnp.asarray, operands.values()), **attributes)
     for one, got, want in zip(alone, together, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
         assert got[:1].tobytes() == one.tobytes()
+
+
+@on_each_machine
+@pytest.mark.parametrize("case", FUSED)
+def test_fused(run_launches, case):
+    check_fused(run_launches, case, H200)
+
+
+@pytest.mark.parametrize("machine", ["host"], indirect=True)
+@pytest.mark.parametrize("case", DEEP_FUSED)
+def test_fused_of_512_threads(run_launches, case):
+    check_fused(run_launches, case, replace(SM_90, multiprocessors=3))
 
 
 def test_formats_share_the_workgroups():
