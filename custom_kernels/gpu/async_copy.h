@@ -1,5 +1,5 @@
-// Copies of 16, 8 or 4 bytes from global into local memory that go on while the wave computes. A lane waits for its own copies
-// only: `wave_meets` makes them visible to the wave. Elsewhere than on NVIDIA a copy is done at once.
+// Copies of 16, 8 or 4 bytes from global into local memory that go on while the wave computes. A lane waits for its own
+// copies only: `wave_meets` makes them visible to the wave. Elsewhere than on NVIDIA a copy is done at once.
 #pragma once
 
 #include "device.h"
@@ -61,7 +61,9 @@ DEVICE void copy_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there) { 
 template <class V>
 DEVICE void copy_if_async(LOCAL V* to, const GLOBAL V* from, bool there) { *to = there ? *from : (V)0u; }
 struct ReadOnce {};
-DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there, const ReadOnce&) { copy_if_async(to, from, there); }
+DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there, const ReadOnce&) {
+  copy_if_async(to, from, there);
+}
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;
   for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);

@@ -1,5 +1,5 @@
-// fused_gemv.h on NVIDIA's matrix units: the loop is stripes.h's. Gate and up share a stripe, eight rows of each. Weights of
-// several formats have workgroups of their own.
+// fused_gemv.h on NVIDIA's matrix units: the loop is stripes.h's. Gate and up share a stripe, eight rows of each.
+// Weights of several formats have workgroups of their own.
 #pragma once
 
 #include "fused_gemv.h"
@@ -91,7 +91,8 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
   const auto finish = [&](u32 begin, u32 stripes) __attribute__((always_inline)) {
     if (FORM::NORM == INPUT_RMS && !stored) in.factors(factor);
     stored = true;
-    S::each_result(begin, stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
+    S::each_result(begin, stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
+                                            __attribute__((always_inline)) {
       const EightRows<W> at[2] = {low_of(begin + stripe), high_of(begin + stripe)};
       f32 total[2] = {low * SpanScales<W>::whole(at[0].weight), high * SpanScales<W>::whole(at[1].weight)}, by = 1.0f;
       if constexpr (FORM::NORM == INPUT_RMS) UNROLL for (u32 i = 0; i < M; i++) by = of_x == i ? factor[i] : by;
@@ -102,7 +103,9 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
       UNROLL for (u32 r = 0; r < (FORM::GATED ? 1 : 2); r++) {
         if (at[r].first + row >= at[r].rows.n) continue;
         f32 value = total[r];
-        if (s.activation != NO_ACTIVATION) value = activated(value, FORM::GATED ? total[1] : 1.0f, s.activation, s.limit);
+        if (s.activation != NO_ACTIVATION) {
+          value = activated(value, FORM::GATED ? total[1] : 1.0f, s.activation, s.limit);
+        }
         const u64 to = (u64)of_x * s.stride + at[r].column + at[r].first + row;
         if constexpr (FORM::ADDED) value = widen(s.residual[to]) + value * s.scale;
         store(y, to, value);
@@ -114,8 +117,8 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
   StripeLoop<S>::each_stripe(FORM::GATED ? eights : ceil_div(eights, 2), s.k, rows_of, fill, finish);
 }
 
-// weights: those of each format. Of several, s.lanes has the workgroups at which the second and the third format begin, 16
-// bits each.
+// weights: those of each format. Of several, s.lanes has the workgroups at which the second and the third format begin,
+// 16 bits each.
 template <u32 SHARING, u32 AT_ONCE, u32 M, class FORM, class X, class Y, class... WEIGHTS>
 DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
   constexpr u32 FORMATS = sizeof...(WEIGHTS);

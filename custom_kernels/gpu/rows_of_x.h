@@ -1,8 +1,9 @@
-// Rows of x as the columns of stripes.h. Each piece of 128 numbers is multiplied by a power of two that its largest decides.
-// For whole codes it becomes whole numbers below 2^21, as three signed bytes, of float16 and bfloat16 below 2^14, as two:
-// that is x to 2^-21, and to 2^-14, of its piece's largest. For float16 codes the largest comes below 2^15, and x is a float16
-// number (the first term) and what is left (the second): x to 22 bits, or to 2^-40 of its piece's largest; a float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity; of one that has an
-// infinity nothing else is kept, and one that has a NaN is NaN.
+// Rows of x as the columns of stripes.h. Each piece of 128 numbers is multiplied by a power of two that its largest
+// decides. For whole codes it becomes whole numbers below 2^21, as three signed bytes, of float16 and bfloat16 below
+// 2^14, as two: that is x to 2^-21, and to 2^-14, of its piece's largest. For float16 codes the largest comes below
+// 2^15, and x is a float16 number (the first term) and what is left (the second): x to 22 bits, or to 2^-40 of its
+// piece's largest; a float16 or bfloat16 number is its first term. A piece of numbers from 2^117 on may give infinity;
+// of one that has an infinity nothing else is kept, and one that has a NaN is NaN.
 #pragma once
 
 #include "stripes.h"
@@ -28,8 +29,8 @@ DEVICE f32 larger_magnitude(f32 a, f32 b) {
 
 // A row's eight numbers of a lane, times `factor`, as its codes are ordered, into local memory.
 //
-// Whole numbers: 2^23 + 2^22 is added, so that the sum is rounded to one, and 0x8080, so that the lowest two bytes are signed
-// bytes once their top bit is turned; the third one has seven bits, and is stored twice as large.
+// Whole numbers: 2^23 + 2^22 is added, so that the sum is rounded to one, and 0x8080, so that the lowest two bytes are
+// signed bytes once their top bit is turned; the third one has seven bits, and is stored twice as large.
 template <class S>
 DEVICE void put_bytes(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
   constexpr f32 MAGIC_NUMBER = 12582912.0f + 0x8080;
@@ -57,7 +58,8 @@ DEVICE void put_halves(LOCAL u8* to, const f32 (&v)[8], f32 factor) {
   u32x4 terms[2];
   UNROLL for (u32 p = 0; p < 4; p++) {
     const u32 a = S::C::ORDER == NEIGHBOURS ? p : S::C::ORDER == ADJACENT ? 2 * p : p / 2 * 4 + p % 2;
-    const f32 low = v[a] * factor, high = v[a + (S::C::ORDER == NEIGHBOURS ? 4 : S::C::ORDER == ADJACENT ? 1 : 2)] * factor;
+    const u32 b = a + (S::C::ORDER == NEIGHBOURS ? 4 : S::C::ORDER == ADJACENT ? 1 : 2);
+    const f32 low = v[a] * factor, high = v[b] * factor;
     terms[0][p] = half_pair(low, high);
     if constexpr (S::WIDE) terms[1][p] = half_pair(low - low_half(terms[0][p]), high - high_half(terms[0][p]));
   }
@@ -72,14 +74,16 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
   using C = S::C;
   constexpr u32 INFINITE = 0x7f800000u;
   // Exponents that leave `unit` and `factor` one.
-  constexpr u32 SMALLEST = S::INTEGER ? 21u << 23 : 24u << 23, LARGEST = S::INTEGER ? INFINITE : (268u - C::EXPONENT) << 23;
+  constexpr u32 SMALLEST = S::INTEGER ? 21u << 23 : 24u << 23;
+  constexpr u32 LARGEST = S::INTEGER ? INFINITE : (268u - C::EXPONENT) << 23;
   constexpr u32 BEFORE = S::INTEGER ? S::WIDE ? 274 : 267 : 268;
   f32 v[8] = {four[0], four[1], four[2], four[3], more[0], more[1], more[2], more[3]};
   f32 most = 0.0f;
   UNROLL for (u32 c = 0; c < 8; c++) most = larger_magnitude(most, v[c]);
   const u32 largest = largest_of_half(__builtin_bit_cast(u32, most)), found = largest & INFINITE;
   const u32 exponent = larger(smaller(found, LARGEST), SMALLEST);
-  u32 factor = (BEFORE << 23) - exponent, unit = S::INTEGER ? exponent - (((S::WIDE ? 12 : 13) + C::EXPONENT) << 23) : exponent - ((14 - C::EXPONENT) << 23);
+  constexpr u32 APART = S::INTEGER ? (S::WIDE ? 12 : 13) + C::EXPONENT : 14 - C::EXPONENT;
+  u32 factor = (BEFORE << 23) - exponent, unit = exponent - (APART << 23);
   if (found == INFINITE) {
     factor = 127u << 23;
     unit = largest;  // infinity or NaN
@@ -109,7 +113,8 @@ DEVICE void put_x(u32 row, u32 piece, u32 block, u32 place, f32x4 four, f32x4 mo
   }
 }
 
-// What was loaded is asked for here, not later: the compiler would move loads of what nobody writes to where they are needed.
+// What was loaded is asked for here, not later: the compiler would move loads of what nobody writes to where they are
+// needed.
 #if defined(__NVPTX__)
 DEVICE void asked(u32x4& v) { asm volatile("" : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])); }
 DEVICE void asked(u32x2& v) { asm volatile("" : "+r"(v[0]), "+r"(v[1])); }
@@ -128,11 +133,12 @@ DEVICE void asked(f16x4& v) {
   v = __builtin_bit_cast(f16x4, bits);
 }
 
-// Puts what the stages of a wave take of the first m rows of x into local memory; zeros where k ends. At: load(row, i), float4
-// number i of row `row`, of a row that is there, as `Raw`; finish(raw, row, i), as numbers.
+// Puts what the stages of a wave take of the first m rows of x into local memory; zeros where k ends. At: load(row, i),
+// float4 number i of row `row`, of a row that is there, as `Raw`; finish(raw, row, i), as numbers.
 //
-// Half a wave has a piece. Which one depends on the piece alone, and pieces come in their order, so that what a thread adds
-// up of a row, and the sum of all threads, is the same for any number of rows; only halves of a wave may change places.
+// Half a wave has a piece. Which one depends on the piece alone, and pieces come in their order, so that what a thread
+// adds up of a row, and the sum of all threads, is the same for any number of rows; only halves of a wave may change
+// places.
 template <class S, class At>
 struct PutRows {
   using C = S::C;
@@ -143,7 +149,8 @@ struct PutRows {
   static constexpr bool BY_ROWS = S::CHUNK * S::TOGETHER == 1;
   static constexpr u32 OF_Z = S::TOGETHER == 2 ? 1 : 2;  // stages that both halves have at a time
   // Whose loads are under way together.
-  static constexpr u32 ROWS = M < 4 ? M : 4, MOST = (sizeof(Raw) <= 16 ? 8 : 4) / ROWS, PIECES = BY_ROWS || MOST == 0 ? 1 : MOST;
+  static constexpr u32 ROWS = M < 4 ? M : 4, MOST = (sizeof(Raw) <= 16 ? 8 : 4) / ROWS;
+  static constexpr u32 PIECES = BY_ROWS || MOST == 0 ? 1 : MOST;
   static constexpr u32 STAGES = PIECES * OF_Z;
   static constexpr bool EARLY = M <= 4 && !BY_ROWS;
   struct Held {
@@ -193,7 +200,9 @@ struct PutRows {
         f32x4 four[2] = {};
         UNROLL for (u32 s = 0; s < 2; s++) {
           if (half == s && item.there && item.inside && start + 2 * r + s < m) {
-            UNROLL for (u32 h = 0; h < 2; h++) four[h] = at.finish(v[r][h], start + 2 * r + s, item.of_x + (APART ? 4 * h : h));
+            UNROLL for (u32 h = 0; h < 2; h++) {
+              four[h] = at.finish(v[r][h], start + 2 * r + s, item.of_x + (APART ? 4 * h : h));
+            }
           }
         }
         const u32 row = start + 2 * r + half;

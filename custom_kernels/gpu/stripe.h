@@ -11,7 +11,8 @@ inline constexpr u32 STRIPE_LOCAL = 98 * 1024, DEEP_STRIPE_LOCAL = 226 * 1024;
 // Columns of a row of x at once of deep workgroups, and of those for short rows, which have more codes under way.
 inline constexpr u32 DEEP_COLUMNS = 32768, NEAR_COLUMNS = 8192;
 
-// The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as there.
+// The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as
+// there.
 template <class W>
 struct StripeRows {
   W low, high;
@@ -22,8 +23,8 @@ struct StripeRows {
   }
 };
 
-// The share of one of `workgroups`, of this one if nothing is said, of `count` neighbouring things: those of the first, which
-// run on different multiprocessors, may be one more.
+// The share of one of `workgroups`, of this one if nothing is said, of `count` neighbouring things: those of the first,
+// which run on different multiprocessors, may be one more.
 struct StripeShare {
   u32 begin, end;
 

@@ -1,14 +1,15 @@
-// Codes of weight formats as the left factor of a matrix product, zero to two instructions a code: whole numbers as bytes
-// (INTEGER), small floating-point numbers as float16.
+// Codes of weight formats as the left factor of a matrix product, zero to two instructions a code: whole numbers as
+// bytes (INTEGER), small floating-point numbers as float16.
 //
-// A block is 32 columns of a weight row. Lanes 4 g + t have of rows g and g + 8 eight codes each, of which the first four
-// and the last four are of the columns that `ORDER` says. LINEAR: 4 t to 4 t + 3, and those 16 further on. NEIGHBOURS:
-// 8 t to 8 t + 7. EVEN_ODD: 8 t, 8 t + 2, 8 t + 4, 8 t + 6, then the odd ones. SPLIT: the first and the last 16 columns have
-// scales of their own. Of float16 the eight codes are four pairs: LINEAR (0, 2), (1, 3), (4, 6), (5, 7), NEIGHBOURS (0, 4), (1,
-// 5), (2, 6), (3, 7); ADJACENT, the columns of LINEAR as (0, 1), (2, 3), (4, 5), (6, 7). A code is its number times 2^-EXPONENT (float16) or 2^EXPONENT (bytes).
+// A block is 32 columns of a weight row. Lanes 4 g + t have of rows g and g + 8 eight codes each, of which the first
+// four and the last four are of the columns that `ORDER` says. LINEAR: 4 t to 4 t + 3, and those 16 further on.
+// NEIGHBOURS: 8 t to 8 t + 7. EVEN_ODD: 8 t, 8 t + 2, 8 t + 4, 8 t + 6, then the odd ones. SPLIT: the first and the
+// last 16 columns have scales of their own. Of float16 the eight codes are four pairs: LINEAR (0, 2), (1, 3), (4, 6),
+// (5, 7), NEIGHBOURS (0, 4), (1, 5), (2, 6), (3, 7); ADJACENT, the columns of LINEAR as (0, 1), (2, 3), (4, 5), (6, 7).
+// A code is its number times 2^-EXPONENT (float16) or 2^EXPONENT (bytes).
 //
-// PAIRED: 256 columns go to one wave, in two pieces of four blocks, of which the first has blocks 0, 1, 4 and 5: so a lane
-// needs one request for the scales of both.
+// PAIRED: 256 columns go to one wave, in two pieces of four blocks, of which the first has blocks 0, 1, 4 and 5: so a
+// lane needs one request for the scales of both.
 #pragma once
 
 #include "integer_mma.h"
@@ -23,14 +24,15 @@ DEVICE u32 unknown_zero() {
   asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
   return zero;
 }
-// a * b + c as one instruction of the multipliers, since decoding has too many for the other units: so b, with `zero` added,
-// must not look like the constant that it is.
+// a * b + c as one instruction of the multipliers, since decoding has too many for the other units: so b, with `zero`
+// added, must not look like the constant that it is.
 DEVICE u32 multiply_integers(u32 a, u32 b, u32 c) {
   u32 result;
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
-// word & 0xf0f0f0f0 ^ 0x80808080 as one instruction: so the mask, with `zero` added, must not look like the constant that it is.
+// word & 0xf0f0f0f0 ^ 0x80808080 as one instruction: so the mask, with `zero` added, must not look like the constant
+// that it is.
 DEVICE u32 centered_nibbles(u32 word, u32 zero) {
   u32 result;
   asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "r"(0xf0f0f0f0u + zero), "n"(0x80808080u));
@@ -152,7 +154,8 @@ struct PlaneCodes : ByteCodes<BITS_, ZERO> {
     load_piece<4, STRIDE>(at, piece.words);
     UNROLL for (u32 r = 0; r < 2; r++) {
       UNROLL for (u32 pair = 0; pair < 2; pair++) {
-        const LOCAL u8* from = at.planes + (lane_id() / 4 + 8 * r) * PLANE_STRIDE + (pair ? at.second_plane : at.first_plane) * 4 * PLANES;
+        const u32 block = pair ? at.second_plane : at.first_plane;
+        const LOCAL u8* from = at.planes + (lane_id() / 4 + 8 * r) * PLANE_STRIDE + block * 4 * PLANES;
         if constexpr (PLANES == 1) {
           const u32x2 v = *(const LOCAL u32x2*)from;
           UNROLL for (u32 i = 0; i < 2; i++) piece.planes[r][2 * pair + i][0] = v[i];
@@ -264,7 +267,8 @@ struct StripeCodes<Nvfp4> {
     piece.zero = at.zero;
     UNROLL for (u32 b = 0; b < 4; b++) {
       UNROLL for (u32 i = 0; i < 4; i++) {
-        const LOCAL u8* row = at.codes + (lane_id() / 4 + i / 2 * 8) * STRIDE + ((b < 2 ? at.first : at.second) + b % 2) * 16;
+        const u32 block = (b < 2 ? at.first : at.second) + b % 2;
+        const LOCAL u8* row = at.codes + (lane_id() / 4 + i / 2 * 8) * STRIDE + block * 16;
         piece.fours[b][i / 2][i % 2] = ((const LOCAL u16*)row)[i % 2 * 4 + lane_id() % 4];
       }
     }

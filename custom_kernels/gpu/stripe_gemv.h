@@ -18,7 +18,8 @@ DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, 
   PutRows<S, RowsOfX<X>> fill = {{x, k}, m, k};
   const auto finish = [&](u32 first, u32 count) __attribute__((always_inline)) {
     const f32 whole = SpanScales<W>::whole(weight);
-    S::each_result(first, count, m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high) __attribute__((always_inline)) {
+    S::each_result(first, count, m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
+                                        __attribute__((always_inline)) {
       const u32 column = begin + (first + stripe) * STRIPE + row;
       if (column < end) store(y, (u64)of_x * n + column, low * whole);
       if (column + 8 < end) store(y, (u64)of_x * n + column + 8, high * whole);

@@ -1,5 +1,5 @@
-// How the waves of a workgroup go through its stripes (stripes.h): what they ask for, when they put x into local memory, and
-// where their sums meet.
+// How the waves of a workgroup go through its stripes (stripes.h): what they ask for, when they put x into local
+// memory, and where their sums meet.
 #pragma once
 
 #include "stripes.h"
@@ -10,8 +10,8 @@ struct StripeLoop : S {
   using S::M, S::CHUNK, S::COLUMNS, S::EACH, S::NUMBERS, S::SHARING, S::STAGES, S::STAGE_BYTES, S::TOGETHER;
   using S::add_stage, S::ask_for_scales, S::ask_for_stage, S::block_of, S::feed_of, S::local, S::stages_of, S::total;
 
-  // The stages of a wave in the order in which they are used: EACH stripes at a time, of those by columns of x, then stripes,
-  // then stages.
+  // The stages of a wave in the order in which they are used: EACH stripes at a time, of those by columns of x, then
+  // stripes, then stages.
   struct Place {
     u32 z, slot, first, end, base;
     // To the next; whether it is of another stripe. all: stages of a stripe.
@@ -31,13 +31,13 @@ struct StripeLoop : S {
     }
   };
 
-  // For each stripe of this workgroup, rows_of(0) to rows_of(stripes - 1), its sums. fill.load(z, end, held) asks for what of x
-  // stages z to end - 1 of this wave take, fill.put(first, z, end, held) puts it into local memory, where the first stage there is
-  // `first`; finish(stripe, count) is called by all threads once `each_result` has the sums of `count` stripes from number
-  // `stripe` on.
+  // For each stripe of this workgroup, rows_of(0) to rows_of(stripes - 1), its sums. fill.load(z, end, held) asks for
+  // what of x stages z to end - 1 of this wave take, fill.put(first, z, end, held) puts it into local memory, where the
+  // first stage there is `first`; finish(stripe, count) is called by all threads once `each_result` has the sums of
+  // `count` stripes from number `stripe` on.
   //
-  // A wave puts there what it takes itself, and asks for codes ahead across stripes: nothing but the last codes waits for
-  // memory. Its first loads of x come before those of codes, for behind them they would wait for as long.
+  // A wave puts there what it takes itself, and asks for codes ahead across stripes: nothing but the last codes waits
+  // for memory. Its first loads of x come before those of codes, for behind them they would wait for as long.
   template <class RowsOf, class Fill, class Finish>
   DEVICE void each_stripe(u32 stripes, u32 k, const RowsOf& rows_of, Fill& fill, const Finish& finish) {
     constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK;
@@ -71,20 +71,23 @@ struct StripeLoop : S {
     u32 to;    // the one that is free
 
     MEMBER Stream(u32 k, u32 wave, const RowsOf& rows_of, u32 stripe = 0)
-        : k(k), wave(wave), rows_of(rows_of), feed(feed_of(rows_of(stripe), k)), rows(rows_of(stripe)), of_tensor{}, coming{},
-          ring(wave * STAGES * STAGE_BYTES), from(ring), to(ring) {}
+        : k(k), wave(wave), rows_of(rows_of), feed(feed_of(rows_of(stripe), k)), rows(rows_of(stripe)), of_tensor{},
+          coming{}, ring(wave * STAGES * STAGE_BYTES), from(ring), to(ring) {}
     MEMBER void ask(u32 z) { ask_for_stage(feed, once, block_of(z, wave), k, local() + to); }
     MEMBER void ask_scales(u32 z) { ask_for_scales(coming, rows, of_tensor, block_of(z, wave), k); }
     MEMBER void scales_of_stripe(u32 stripe) {
       rows = rows_of(stripe);
       UNROLL for (u32 r = 0; r < 2; r++) of_tensor[r] = rows.in_tensor(lane_id() / 4 + 8 * r);
     }
-    MEMBER u32 after(u32 stage) const { return stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES; }
+    MEMBER u32 after(u32 stage) const {
+      return stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES;
+    }
     MEMBER void next_stage() { to = from, from = after(from); }
   };
 
-  // Where all of x is in local memory. Then a wave multiplies what others put there, too: who has a stripe's first stage, and
-  // so perhaps one more than others, changes from stripe to stripe. What is added up in which order does not.
+  // Where all of x is in local memory. Then a wave multiplies what others put there, too: who has a stripe's first
+  // stage, and so perhaps one more than others, changes from stripe to stripe. What is added up in which order does
+  // not.
   template <class RowsOf, class Fill, class Put, class Finish>
   DEVICE void each_with_all_of_x(u32 stripes, u32 k, u32 all, const RowsOf& rows_of, Fill& fill, const Put& put_early,
                                  const Finish& finish) {
@@ -137,11 +140,12 @@ struct StripeLoop : S {
           wave_meets();
           ask();
           const Scales scales = stream.coming;
-          // Of the next stage; after the last one of all there are none. One place: where there are two, they are merged, and
-          // the wave waits for what it loads.
+          // Of the next stage; after the last one of all there are none. One place: where there are two, they are
+          // merged, and the wave waits for what it loads.
           const bool over = at + SHARING >= stages;
           if (over && following < stripes) stream.scales_of_stripe(following);
-          ask_for_scales(stream.coming, stream.rows, stream.of_tensor, (over ? first_of(following) : at + SHARING) * OF_STAGE, k);
+          const u32 next = over ? first_of(following) : at + SHARING;
+          ask_for_scales(stream.coming, stream.rows, stream.of_tensor, next * OF_STAGE, k);
           add_stage(local() + stream.from, 0, at * TOGETHER, scales, right, zero, sum);
           stream.next_stage();
         }
@@ -164,7 +168,8 @@ struct StripeLoop : S {
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked.base < stripes) {
         stream.ask(asked.z);
-        if (asked.step(stripes, all) && asked.base < stripes) stream.feed = feed_of(rows_of(asked.base + asked.slot), k);
+        const bool over = asked.step(stripes, all);
+        if (over && asked.base < stripes) stream.feed = feed_of(rows_of(asked.base + asked.slot), k);
       }
       end_group();
     };

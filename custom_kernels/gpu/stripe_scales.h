@@ -1,5 +1,5 @@
-// Scales and minima of stripes.h: a lane loads those of a span, 128 neighbouring columns of one weight row, in one request
-// for each array, and takes what its blocks need.
+// Scales and minima of stripes.h: a lane loads those of a span, 128 neighbouring columns of one weight row, in one
+// request for each array, and takes what its blocks need.
 #pragma once
 
 #include "streams.h"
@@ -9,11 +9,17 @@
 template <u32 BYTES>
 DEVICE void load_there(bool there, const GLOBAL void* from, u32 (&w)[1]) {
   if constexpr (BYTES == 1) {
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u8 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u8 %0, [%1];}"
+                 : "+r"(w[0])
+                 : "l"(from), "r"((u32)there));
   } else if constexpr (BYTES == 2) {
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}"
+                 : "+r"(w[0])
+                 : "l"(from), "r"((u32)there));
   } else {
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}" : "+r"(w[0]) : "l"(from), "r"((u32)there));
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}"
+                 : "+r"(w[0])
+                 : "l"(from), "r"((u32)there));
   }
 }
 template <u32 BYTES>
@@ -41,7 +47,8 @@ struct Neighbours {
   static constexpr u32 BYTES = sizeof(T) * COUNT, WORDS = (BYTES + 3) / 4;
   u32 words[WORDS];
 
-  // Word by word: copied as one number, several loads would be put together at once, and a wave would wait for them there.
+  // Word by word: copied as one number, several loads would be put together at once, and a wave would wait for them
+  // there.
   MEMBER Neighbours() : words{} {}
   MEMBER Neighbours(const Neighbours& other) { *this = other; }
   MEMBER Neighbours& operator=(const Neighbours& other) {
@@ -108,8 +115,9 @@ DEVICE void two_of_e4m3(u32 bits, f32& first, f32& second) {
 #endif
 }
 
-// Of a span (places in arrays of scales are below 2^32): ask<WHOLE>(w, row, span) for number `span` of row `row`; scales(i, ...): of block i of the four, for each GROUP
-// of the block, the scale and, if the format has them, the minimum. A result is multiplied by whole(w) in the end.
+// Of a span (places in arrays of scales are below 2^32): ask<WHOLE>(w, row, span) for number `span` of row `row`;
+// scales(i, ...): of block i of the four, for each GROUP of the block, the scale and, if the format has them, the
+// minimum. A result is multiplied by whole(w) in the end.
 template <class W>
 struct SpanScales;
 

@@ -1,12 +1,12 @@
 // Few rows of x times 16 rows of a weight at a time (a stripe) on NVIDIA's matrix units, bound by reading the weight.
 //
 // Codes go from global into local memory by copies of 16 bytes that each wave keeps under way for itself, then through
-// `StripeCodes` into the left factor of mma; scales go straight into registers (stripe_scales.h). The right factor has 8
-// columns: a row of x takes two (of float16 or bfloat16 numbers times float16 codes one), and where that leaves room the
-// blocks of a piece lie beside each other, zero where the others are, so that a lane gets the products of a block of its
-// own and scales them alone (rows_of_x.h). Sums of blocks 0 and 1, and of 2 and 3, of a piece are added to two totals. The
-// waves share a stripe's columns, and their totals are added in their order: the order of a result's sums depends on its
-// weight row alone, up to 8 rows of x.
+// `StripeCodes` into the left factor of mma; scales go straight into registers (stripe_scales.h). The right factor has
+// 8 columns: a row of x takes two (of float16 or bfloat16 numbers times float16 codes one), and where that leaves room
+// the blocks of a piece lie beside each other, zero where the others are, so that a lane gets the products of a block
+// of its own and scales them alone (rows_of_x.h). Sums of blocks 0 and 1, and of 2 and 3, of a piece are added to two
+// totals. The waves share a stripe's columns, and their totals are added in their order: the order of a result's sums
+// depends on its weight row alone, up to 8 rows of x.
 #pragma once
 
 #include "async_copy.h"
@@ -14,8 +14,8 @@
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-// X: the type of x. SHARING: waves of a workgroup, which share each stripe. AT_ONCE: columns of a single row of x that a deep
-// workgroup has in local memory, at most; with fewer more codes are under way.
+// X: the type of x. SHARING: waves of a workgroup, which share each stripe. AT_ONCE: columns of a single row of x that
+// a deep workgroup has in local memory, at most; with fewer more codes are under way.
 template <u32 M_, class W_, class X, u32 SHARING_, u32 AT_ONCE>
 struct Stripes {
   static constexpr u32 M = M_, SHARING = SHARING_;
@@ -24,16 +24,19 @@ struct Stripes {
   static constexpr u32 LOCAL_BYTES = WAVES == 8 ? STRIPE_LOCAL : DEEP_STRIPE_LOCAL;
   using C = StripeCodes<W>;
   static constexpr bool INTEGER = C::INTEGER, WIDE = sizeof(X) == 4, PAIRED = C::PAIRED;
-  // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each other.
+  // Rows of x whose results a lane has of a tile; lanes of a quad with different ones; blocks that lie beside each
+  // other.
   static constexpr u32 OF_LANE = !INTEGER && !WIDE && M > 1 ? 2 : 1, UNITS = M / OF_LANE < 4 ? M / OF_LANE : 4;
   static constexpr u32 BESIDE = 4 / UNITS, OF_TILE = UNITS * OF_LANE, TILES = (M + OF_TILE - 1) / OF_TILE;
   static constexpr u32 CHAINS = C::SPLIT ? 2 : 1, GROUPS = W::GROUPS;
   // Bytes of a block of a row of x, of its column e, and of a lane in it.
-  static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0, OF_PLACE = INTEGER && !WIDE ? 8 : 16;
+  static constexpr u32 OF_BLOCK = WIDE ? 128 : 64, OF_COLUMN = WIDE ? 64 : INTEGER ? 32 : 0;
+  static constexpr u32 OF_PLACE = INTEGER && !WIDE ? 8 : 16;
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
   // Columns of x in local memory.
-  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? WIDE && AT_ONCE > 25600 ? 25600 : AT_ONCE : WAVES * (WIDE ? 1024 : 2048) / M;
+  static constexpr u32 OF_ONE_ROW = WIDE && AT_ONCE > 25600 ? 25600 : AT_ONCE;
+  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? OF_ONE_ROW : WAVES * (WIDE ? 1024 : 2048) / M;
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -41,17 +44,19 @@ struct Stripes {
   static constexpr u32 PLANE_STRIDE = C::PLANES ? 32 * C::PLANES + 16 : 0;
   static constexpr u32 STAGE_BYTES = STRIPE * (ROW_STRIDE + PLANE_STRIDE);
   static constexpr u32 X_BYTES = M * COLUMNS / BLOCK * OF_BLOCK;
-  static constexpr u32 SUMS_OF_X = W::MINIMUM ? M * COLUMNS / BLOCK * GROUPS : 0, UNIT_BYTES = (M * COLUMNS / PIECE + SUMS_OF_X) * 4;
+  static constexpr u32 SUMS_OF_X = W::MINIMUM ? M * COLUMNS / BLOCK * GROUPS : 0;
+  static constexpr u32 UNIT_BYTES = (M * COLUMNS / PIECE + SUMS_OF_X) * 4;
   static constexpr u32 NUMBERS = (UNITS == 1 ? 1 : UNITS == 2 ? 2 : 4 * TILES) * OF_LANE;  // totals of a lane
   static constexpr u32 SLOT_BYTES = WAVES * NUMBERS * WAVE * 4;
   static constexpr u32 stages(u32 slots) {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
-  // Stripes whose waves' sums meet at once. Of a single row of x there is room for those of as many more, so that no wave waits
-  // until they have been added up.
+  // Stripes whose waves' sums meet at once. Of a single row of x there is room for those of as many more, so that no
+  // wave waits until they have been added up.
   static constexpr u32 MOST = WAVES == 8 ? 3 : 5, BUFFERS = M == 1 ? 2 : 1;
   static constexpr u32 ring(u32 each) { return stages(BUFFERS * each) < MOST ? stages(BUFFERS * each) : MOST; }
-  static constexpr u32 EACH = M == 1 ? ring(4) < ring(2) ? 2 : 4 : stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2, SLOTS = BUFFERS * EACH;
+  static constexpr u32 OF_ROWS = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;
+  static constexpr u32 EACH = M > 1 ? OF_ROWS : ring(4) < ring(2) ? 2 : 4, SLOTS = BUFFERS * EACH;
   static constexpr u32 STAGES = ring(EACH);  // in local memory, all but one under way
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
@@ -73,7 +78,8 @@ struct Stripes {
     return (UNITS == 4 ? (tile * 2 + pair) * 2 + r : UNITS == 2 ? pair : 0) * OF_LANE + e;
   }
 
-  // The first block of stage `z` of a wave; that of piece `piece` of x in local memory, where the first stage is `first`.
+  // The first block of stage `z` of a wave; that of piece `piece` of x in local memory, where the first stage is
+  // `first`.
   DEVICE u32 block_of(u32 z, u32 wave) {
     if constexpr (!PAIRED) return (z * SHARING + wave) * BLOCKS;
     if constexpr (TOGETHER == 2) return (z * SHARING + wave) * 2 * BLOCKS;
@@ -122,8 +128,9 @@ struct Stripes {
       const u32 item = i * WAVE + lane_id();
       LOCAL u8* place = to + item / ROW_COPIES * ROW_STRIDE + item % ROW_COPIES * 16;
       if ((i + 1) * WAVE <= STRIPE * ROW_COPIES || item < STRIPE * ROW_COPIES) {
-        const bool there = (i + 1) * WAVE <= 8 * ROW_COPIES || (i * WAVE < 8 * ROW_COPIES && item < 8 * ROW_COPIES) || feed.high;
-        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there && from + copy_at(i) < row_bytes, once);
+        const bool low = (i + 1) * WAVE <= 8 * ROW_COPIES || (i * WAVE < 8 * ROW_COPIES && item < 8 * ROW_COPIES);
+        const bool there = (low || feed.high) && from + copy_at(i) < row_bytes;
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.codes[i] + from), there, once);
       }
     }
     if constexpr (C::PLANES > 0) {  // of all 256 columns
@@ -131,8 +138,8 @@ struct Stripes {
       UNROLL for (u32 i = 0; i < C::PLANES; i++) {
         const u32 item = i * WAVE + lane_id(), row = item / (2 * C::PLANES), at = item % (2 * C::PLANES) * 16;
         LOCAL u8* place = to + STRIPE * ROW_STRIDE + row * PLANE_STRIDE + at;
-        const bool there = row < 8 || feed.high;
-        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there && of_planes + at < k / 8 * C::PLANES, once);
+        const bool there = (row < 8 || feed.high) && of_planes + at < k / 8 * C::PLANES;
+        copy_if_async((LOCAL u32x4*)place, (const GLOBAL u32x4*)(feed.planes[i] + of_planes), there, once);
       }
     }
   }
@@ -226,7 +233,9 @@ struct Stripes {
       value[r] = products.dot(0, tile, r, e) * by * scale[r][0];
       if constexpr (C::SPLIT) value[r] = multiply_add(products.dot(1, tile, r, e) * by, scale[r][GROUPS - 1], value[r]);
       if constexpr (W::MINIMUM) {
-        UNROLL for (u32 s = 0; s < GROUPS; s++) value[r] = multiply_add(sum_of_x(block, s, row), minimum[r][s], value[r]);
+        UNROLL for (u32 s = 0; s < GROUPS; s++) {
+          value[r] = multiply_add(sum_of_x(block, s, row), minimum[r][s], value[r]);
+        }
       }
     }
   }
@@ -264,8 +273,9 @@ struct Stripes {
           marked[r] |= shuffle_bits(marked[r], lane ^ 2);
         }
         UNROLL for (u32 s = 0; s < GROUPS; s++) {
-          scale[r][s] = UNITS == 1 ? scales[r][s] : shuffle(scales[r][s], lane / 4 * 4 + block);
-          if constexpr (W::MINIMUM) minimum[r][s] = UNITS == 1 ? minima[r][s] : shuffle(minima[r][s], lane / 4 * 4 + block);
+          const u32 owner = lane / 4 * 4 + block;
+          scale[r][s] = UNITS == 1 ? scales[r][s] : shuffle(scales[r][s], owner);
+          if constexpr (W::MINIMUM) minimum[r][s] = UNITS == 1 ? minima[r][s] : shuffle(minima[r][s], owner);
         }
         if constexpr (C::MARKED) scale[r][0] = marked[r] ? quiet_nan() : scale[r][0];
       }
@@ -299,14 +309,15 @@ struct Stripes {
       f32 scale[2][GROUPS], minimum[2][GROUPS] = {};
       UNROLL for (u32 r = 0; r < 2; r++) scales.of[r].scales(of_span, scale[r], minimum[r]);
       typename C::Piece codes;
-      C::template load<ROW_STRIDE>({from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero}, codes);
+      const PieceAt at = {from, from + STRIPE * ROW_STRIDE, later, later + apart, 2 * half, 2 * half + 4, zero};
+      C::template load<ROW_STRIDE>(at, codes);
       add_piece(codes, piece + h, right, scale, minimum, sum);
     }
   }
 
-  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of `count` stripes from number `first` on (`stripe` counts
-  // from there) and the first m rows of x. All threads
-  // meet here: four lanes have a result, one for each pair of sums and row.
+  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of `count` stripes from number `first` on
+  // (`stripe` counts from there) and the first m rows of x. All threads meet here: four lanes have a result, one for
+  // each pair of sums and row.
   template <class Result>
   DEVICE void each_result(u32 first, u32 count, u32 m, const Result& result) {
     const u32 all = count * m * 32;
@@ -315,7 +326,9 @@ struct Stripes {
       const u32 tile = of_x / OF_TILE, unit = of_x % OF_TILE / OF_LANE, e = of_x % OF_LANE;
       const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
       f32 mine = 0.0f;
-      UNROLL for (u32 w = 0; w < SHARING; w++) mine += total(w, first + stripe, number_of(tile, pair, r, e), 4 * g + lane);
+      UNROLL for (u32 w = 0; w < SHARING; w++) {
+        mine += total(w, first + stripe, number_of(tile, pair, r, e), 4 * g + lane);
+      }
       mine += shuffle(mine, lane_id() ^ 2);
       const f32 high = shuffle(mine, lane_id() ^ 1);
       if (i % 4 == 0) result(stripe, g, of_x, mine, high);
