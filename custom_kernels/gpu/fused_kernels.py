@@ -141,7 +141,7 @@ class FusedKernel:
 
 
 _SYMBOL = re.compile(
-    r"strixhlo_fused_(?:gemm_|((?:deep_|near_)?stripes)_)?(\w+)_([123]{1,3})"
+    r"strixhlo_fused_(?:gemm_|((?:deep_)?stripes)_)?(\w+)_([123]{1,3})"
     + "".join(f"({flag}?)" for flag in FLAGS)
     + r"_m(\d+|\d+x\dx\d|\d+w|\d+r\dx\d+)(_more)?"
 )

@@ -182,10 +182,10 @@ def _launch(
         numbers = (call.m, call.k, *columns, activation, *call.bits("limit", "scale"))
     else:
         threads = chip.gemv_waves * WAVE
-        lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, kernel.gated)
+        lanes, workgroups = 0, stripe_workgroups(kernel.name, columns_of, call.k, chip, call.x, kernel.gated)
         if workgroups:
             workgroups = max(workgroups, len(kernel.groups))
-            kernel = replace(kernel, stripes=stripes_of(workgroups, call.k, chip))
+            kernel = replace(kernel, stripes=stripes_of(call.k, chip, call.x))
             lanes = _first_workgroups(kernel, columns_of, workgroups) if len(kernel.groups) > 1 else 0
             local, threads = stripe_local(kernel.symbol), threads_of(kernel.symbol)
         else:

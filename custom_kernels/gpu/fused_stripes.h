@@ -44,11 +44,11 @@ struct RowsOfInput {
 };
 
 // The eights `share` of weights of one format, whose results begin at `first_column`.
-template <u32 SHARING, u32 AT_ONCE, u32 M, class FORM, class X, class Y, class WEIGHTS>
+template <u32 SHARING, u32 M, class FORM, class X, class Y, class WEIGHTS>
 DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS weights,
                               const StripeShare share, u32 first_column) {
   using W = typename WEIGHTS::W;
-  using S = Stripes<M, W, X, SHARING, AT_ONCE>;
+  using S = Stripes<M, W, X, SHARING>;
   const auto& of = weights.rows;
   const auto eight = [&](u32 i) __attribute__((always_inline)) {
     EightRows<W> at = {weights.tensor(0, s.k), of[0], i * 8, first_column};
@@ -91,7 +91,7 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
   const auto finish = [&](u32 begin, u32 stripes) __attribute__((always_inline)) {
     if (FORM::NORM == INPUT_RMS && !stored) in.factors(factor);
     stored = true;
-    S::each_result(begin, stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
+    S::each_result(stripes, s.m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
                                             __attribute__((always_inline)) {
       const EightRows<W> at[2] = {low_of(begin + stripe), high_of(begin + stripe)};
       f32 total[2] = {low * SpanScales<W>::whole(at[0].weight), high * SpanScales<W>::whole(at[1].weight)}, by = 1.0f;
@@ -119,7 +119,7 @@ DEVICE void stripes_of_format(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X
 
 // weights: those of each format. Of several, s.lanes has the workgroups at which the second and the third format begin,
 // 16 bits each.
-template <u32 SHARING, u32 AT_ONCE, u32 M, class FORM, class X, class Y, class... WEIGHTS>
+template <u32 SHARING, u32 M, class FORM, class X, class Y, class... WEIGHTS>
 DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
   constexpr u32 FORMATS = sizeof...(WEIGHTS);
   static_assert(FORMATS == 1 || !FORM::GATED);
@@ -128,7 +128,7 @@ DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X>
     const u32 end = format + 1 == FORMATS ? s.workgroups : s.lanes >> 16 * format & 0xFFFF;
     if (FORMATS == 1 || (workgroup_id() >= begin && workgroup_id() < end)) {
       const StripeShare share(of.blocks(FORM::GATED, 8), end - begin, workgroup_id() - begin);
-      stripes_of_format<SHARING, AT_ONCE, M, FORM>(x, y, s, of, share, column);
+      stripes_of_format<SHARING, M, FORM>(x, y, s, of, share, column);
     }
     format++, begin = end, column += of.columns();
   };
@@ -136,13 +136,9 @@ DEVICE void fused_in_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X>
 }
 template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
 DEVICE void fused_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
-  fused_in_stripes<8, 0, M, FORM>(x, y, s, weights...);
+  fused_in_stripes<8, M, FORM>(x, y, s, weights...);
 }
 template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
 DEVICE void fused_deep_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
-  fused_in_stripes<16, DEEP_COLUMNS, M, FORM>(x, y, s, weights...);
-}
-template <u32 M, class FORM, class X, class Y, class... WEIGHTS>
-DEVICE void fused_near_stripes(const GLOBAL X* x, GLOBAL Y* y, const FusedShape<X> s, const WEIGHTS... weights) {
-  fused_in_stripes<16, NEAR_COLUMNS, M, FORM>(x, y, s, weights...);
+  fused_in_stripes<16, M, FORM>(x, y, s, weights...);
 }

@@ -73,10 +73,10 @@
     gemv<M, R>(x, WEIGHT_##format, y, m, n, k, lanes, workgroups);                                   \
   }
 // The same on NVIDIA's matrix units, in stripes of 16 weight rows.
-#define STRIPES(symbol, X, format, M, SHARING, AT_ONCE)                                        \
+#define STRIPES(symbol, X, format, M, SHARING)                                                 \
   KERNEL(WAVE * SHARING)                                                                      \
   void symbol(IN(X, x), PARTS_##format, OUT(X, y), u32 m, u32 n, u32 k, u32 workgroups) {             \
-    stripe_gemv<M, SHARING, AT_ONCE>(x, WEIGHT_##format, y, m, n, k, workgroups);                              \
+    stripe_gemv<M, SHARING>(x, WEIGHT_##format, y, m, n, k, workgroups);                                       \
   }
 #define GEMM(symbol, X, format, M)                                        \
   KERNEL(GEMM_THREADS)                                                    \
@@ -98,13 +98,12 @@
     gemv<M, R>(x, Affine<BITS, GROUP, S, B>({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, lanes, \
                workgroups);                                                                                        \
   }
-#define AFFINE_STRIPES(symbol, X, M, SHARING, AT_ONCE, BITS, GROUP, S, B)                         \
+#define AFFINE_STRIPES(symbol, X, M, SHARING, BITS, GROUP, S, B)                                  \
   KERNEL(WAVE * SHARING)                                                                        \
   void symbol(IN(X, x), IN(u32, codes), IN(S, scale), IN(B, bias), OUT(X, y), u32 m, u32 n, u32 k,      \
               u32 workgroups) {                                                                         \
     using Weight = Affine<BITS, GROUP, S, B>;                                                           \
-    stripe_gemv<M, SHARING, AT_ONCE>(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k,      \
-                                     workgroups);                                                       \
+    stripe_gemv<M, SHARING>(x, Weight({.codes = codes, .scale = scale, .minimum = bias}), y, m, n, k, workgroups); \
   }
 #define AFFINE_GEMM(symbol, X, M, BITS, GROUP, S, B)                                                          \
   KERNEL(MATRIX_THREADS)                                                                                      \
@@ -183,7 +182,6 @@
 #define FUSED_GEMV(symbol, X, ...) FUSED_FEW(symbol, X, GEMV_THREADS, fused_gemv, __VA_ARGS__)
 #define FUSED_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 256, fused_stripes, __VA_ARGS__)
 #define FUSED_DEEP_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 512, fused_deep_stripes, __VA_ARGS__)
-#define FUSED_NEAR_STRIPES(symbol, X, ...) FUSED_FEW(symbol, X, 512, fused_near_stripes, __VA_ARGS__)
 
 // The same of many rows, without the norm. TILE: see fused_gemm.h.
 #define FUSED_GEMM(symbol, X, threads, TILE, FORM, OPERANDS, PLACES, WEIGHTS, RESIDUAL)                         \

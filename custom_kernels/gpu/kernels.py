@@ -34,10 +34,8 @@ GEMV_WEIGHT_ROWS = 2  # of one lane: they share what is loaded of x
 STRIPED = ("q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4", "mxfp8", "fp8_tensor", "fp8_channel", "fp8_block128")
 STRIPED_BITS = (4, 8)  # the same of affine formats
 SPAN = 128
-# In symbols -> waves of a workgroup, which share a stripe, and columns of a single row of x at once. Those of 16 waves
-# are alone on a multiprocessor.
-STRIPES = {"stripes": (8, "0"), "deep_stripes": (16, "DEEP_COLUMNS"), "near_stripes": (16, "NEAR_COLUMNS")}
-NEAR_COLUMNS = 8192  # of stripe.h
+# In symbols -> waves of a workgroup, which share a stripe. Those of 16 waves are alone on a multiprocessor.
+STRIPES = {"stripes": 8, "deep_stripes": 16}
 GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
@@ -70,8 +68,8 @@ def threads(symbol: str) -> int:
         return tile_of(tile[1]).threads
     if symbol.startswith("strixhlo_moe_one"):
         return 512
-    if stripes := re.match(r"strixhlo_(?:fused_)?((?:deep_|near_)?stripes)_", symbol):
-        return 32 * STRIPES[stripes[1]][0]
+    if stripes := re.match(r"strixhlo_(?:fused_)?((?:deep_)?stripes)_", symbol):
+        return 32 * STRIPES[stripes[1]]
     small = "attention" in symbol or symbol.startswith(tuple(f"strixhlo_gemm_{name}_" for name in WIDE))
     return 128 if small else 256
 
@@ -92,8 +90,8 @@ def _kernels() -> dict[str, str]:
         if name != "f32":
             lines |= expert_tile_kernels(name, name, parts, (), EXPERT_MATRIX_TILE)
         if name in FORMATS:
-            for m, (stripes, (waves, columns)) in product(GEMV_ROWS, STRIPES.items()):
-                lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {waves}, {columns})"
+            for m, (stripes, waves) in product(GEMV_ROWS, STRIPES.items()):
+                lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"STRIPES({OF}, {name}, {m}, {waves})"
     for fmt, (scale, bias) in product(AFFINE_FORMATS.values(), product(DENSE, DENSE)):
         name = weight_name(fmt, (scale, bias))
         of = f"{fmt.bits}, {fmt.group}, {scale}, {bias}".replace("bf16", "BF16")
@@ -101,8 +99,8 @@ def _kernels() -> dict[str, str]:
         lines |= {f"strixhlo_gemm_{name}_m{m}": f"AFFINE_GEMM({OF}, {m}, {of})" for m in GEMM_ROWS}
         lines |= expert_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias))
         lines |= expert_tile_kernels(name, fmt.name, fmt.parts(1, 256), (scale, bias), EXPERT_MATRIX_TILE)
-        for m, (stripes, (waves, columns)) in product(GEMV_ROWS, STRIPES.items()):
-            lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {waves}, {columns}, {of})"
+        for m, (stripes, waves) in product(GEMV_ROWS, STRIPES.items()):
+            lines[f"strixhlo_{stripes}_{name}_m{m}"] = f"AFFINE_STRIPES({OF}, {m}, {waves}, {of})"
     for pool, name in POOLS.items():
         lines[f"strixhlo_rope_and_append_{pool}"] = f"ROPE_AND_APPEND({OF}, {name})"
     lines["strixhlo_argmax"] = "ARGMAX"

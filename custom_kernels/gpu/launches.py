@@ -20,7 +20,6 @@ from .kernels import (
     GEMM_ROWS,
     GEMV_ROWS,
     GEMV_WEIGHT_ROWS,
-    NEAR_COLUMNS,
     SPAN,
     STRIPED,
     STRIPED_BITS,
@@ -34,6 +33,8 @@ WAVE = 32
 EIGHT = 8  # weight rows that a workgroup of stripes has at least: half of a stripe
 GEMM_TILE_N = 64  # columns of y of a workgroup of gemm.h
 ARGMAX_THREADS = 256
+# Columns of one row of x that a workgroup of stripes has at once, 32 KB of it.
+STRIPE_COLUMNS = {"f32": 8192, "f16": 16384, "bf16": 16384}
 GEMV_SHARES = (20, 40, 80, 160, 320, 800, 2**30)  # most workgroups of a gemv that are tried
 
 
@@ -123,29 +124,28 @@ def _tile_rows(name: str, m: int, n: int, k: int, chip: Chip) -> int:
     return int(chip.choices.pick(Question("gemm", name, m, (n, k)), {"tile": rule}, options)["tile"])
 
 
-def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, gated: bool = False) -> int:
+def stripes_of(k: int, chip: Chip, x: str) -> str:
+    """Which kernels in stripes a matmul of k columns of x (its dtype) has: a key of STRIPES of kernels.py. Deep ones
+    where a row of x is longer than others have it at once: else they are slower."""
+    return "deep_stripes" if chip.deep_stripes and k > STRIPE_COLUMNS[x] else "stripes"
+
+
+def stripe_workgroups(name: str, columns: Sequence[int], k: int, chip: Chip, x: str, gated: bool = False) -> int:
     """Workgroups of a matmul of few rows in stripes; 0 where another kernel is better. The answer is the same for any
     number of rows.
 
-    name: of the weights' kernels; columns: of the result, from each weight of k columns; gated: gate and up, whose
-    rows are as many.
+    name: of the weights' kernels; columns: of the result, from each weight of k columns; x: its dtype; gated: gate and
+    up, whose rows are as many.
     """
     if not (chip.stripe_workgroups and striped(name, k)):
         return 0
     eights = sum(ceil_div(n, EIGHT) for n in columns)
-    most = chip.multiprocessors if chip.deep_stripes else chip.stripe_workgroups
-    rule = {"stripe_workgroups": min(eights, most)}
-    options = [{"stripe_workgroups": min(eights, most)} for most in (0, 132, 264, 528)]
+    deep = stripes_of(k, chip, x) == "deep_stripes"
+    most = min(eights, chip.multiprocessors if deep else chip.stripe_workgroups)
+    options = [{"stripe_workgroups": min(eights, count)} for count in ((0, most) if deep else (0, 132, 264, 528))]
     question = Question("gated_stripes" if gated else "stripes", name, 0, (*columns, k))
-    return int(chip.choices.pick(question, rule, options)["stripe_workgroups"])
-
-
-def stripes_of(workgroups: int, k: int, chip: Chip) -> str:
-    """The kernels that a matmul in so many workgroups of stripes has, a key of STRIPES of kernels.py: deep ones where
-    each workgroup can have a multiprocessor."""
-    if not chip.deep_stripes or workgroups > chip.multiprocessors:
-        return "stripes"
-    return "near_stripes" if k <= NEAR_COLUMNS else "deep_stripes"
+    chosen = int(chip.choices.pick(question, {"stripe_workgroups": most}, options)["stripe_workgroups"])
+    return min(chosen, most) if deep else chosen
 
 
 def shared_out(stripes: Sequence[int], cost: Sequence[int], workgroups: int) -> list[int]:
@@ -178,9 +178,8 @@ def _in_stripes(
 
 def _matmul(name: str, inputs: tuple[str, ...], m: int, n: int, k: int, chip: Chip, x: str) -> tuple[Launch, ...]:
     outputs = (Output("y", (m, n), x),)
-    if m <= GEMV_ROWS[-1] and (workgroups := stripe_workgroups(name, (n,), k, chip)):
-        kind = stripes_of(workgroups, k, chip)
-        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, kind),)
+    if m <= GEMV_ROWS[-1] and (workgroups := stripe_workgroups(name, (n,), k, chip, x)):
+        return (_in_stripes(name, inputs, outputs, (m, n, k), workgroups, x, stripes_of(k, chip, x)),)
     if m <= GEMV_ROWS[-1]:
         rows = next(r for r in GEMV_ROWS if m <= r)
         lanes, workgroups = gemv_geometry(name, (n,), GEMV_WEIGHT_ROWS, k, chip)

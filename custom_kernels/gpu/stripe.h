@@ -8,8 +8,6 @@
 inline constexpr u32 STRIPE = 16, PIECE = 128, BLOCK = 32, BLOCKS = PIECE / BLOCK;
 // Bytes of local memory of a workgroup: what every NVIDIA GPU has for two of them, and of a deep one, what an H100 has.
 inline constexpr u32 STRIPE_LOCAL = 98 * 1024, DEEP_STRIPE_LOCAL = 226 * 1024;
-// Columns of a row of x at once of deep workgroups, and of those for short rows, which have more codes under way.
-inline constexpr u32 DEEP_COLUMNS = 32768, NEAR_COLUMNS = 8192;
 
 // The rows of a stripe: [low_first, low_end) of `low` in its rows 0 to 7, of `high` in its rows 8 to 15, as far as
 // there.

@@ -5,9 +5,9 @@
 #include "rows_of_x.h"
 #include "stripe_loop.h"
 
-template <u32 M, u32 SHARING, u32 AT_ONCE, class W, class X>
+template <u32 M, u32 SHARING, class W, class X>
 DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, u32 k, u32 workgroups) {
-  using S = Stripes<M, W, X, SHARING, AT_ONCE>;
+  using S = Stripes<M, W, X, SHARING>;
   const StripeShare eights(ceil_div(n, 8), workgroups);
   const u32 begin = eights.begin * 8, end = smaller(eights.end * 8, n);
   weight.runs = k / W::RUN;
@@ -18,7 +18,7 @@ DEVICE void stripe_gemv(const GLOBAL X* x, W weight, GLOBAL X* y, u32 m, u32 n, 
   PutRows<S, RowsOfX<X>> fill = {{x, k}, m, k};
   const auto finish = [&](u32 first, u32 count) __attribute__((always_inline)) {
     const f32 whole = SpanScales<W>::whole(weight);
-    S::each_result(first, count, m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
+    S::each_result(count, m, [&](u32 stripe, u32 row, u32 of_x, f32 low, f32 high)
                                         __attribute__((always_inline)) {
       const u32 column = begin + (first + stripe) * STRIPE + row;
       if (column < end) store(y, (u64)of_x * n + column, low * whole);

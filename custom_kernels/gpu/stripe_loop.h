@@ -70,9 +70,9 @@ struct StripeLoop : S {
     u32 from;  // the stage that comes next, and
     u32 to;    // the one that is free
 
-    MEMBER Stream(u32 k, u32 wave, const RowsOf& rows_of, u32 stripe = 0)
-        : k(k), wave(wave), rows_of(rows_of), feed(feed_of(rows_of(stripe), k)), rows(rows_of(stripe)), of_tensor{},
-          coming{}, ring(wave * STAGES * STAGE_BYTES), from(ring), to(ring) {}
+    MEMBER Stream(u32 k, u32 wave, const RowsOf& rows_of)
+        : k(k), wave(wave), rows_of(rows_of), feed(feed_of(rows_of(0), k)), rows(rows_of(0)), of_tensor{}, coming{},
+          ring(wave * STAGES * STAGE_BYTES), from(ring), to(ring) {}
     MEMBER void ask(u32 z) { ask_for_stage(feed, once, block_of(z, wave), k, local() + to); }
     MEMBER void ask_scales(u32 z) { ask_for_scales(coming, rows, of_tensor, block_of(z, wave), k); }
     MEMBER void scales_of_stripe(u32 stripe) {
@@ -85,74 +85,57 @@ struct StripeLoop : S {
     MEMBER void next_stage() { to = from, from = after(from); }
   };
 
-  // Where all of x is in local memory. Then a wave multiplies what others put there, too: who has a stripe's first
-  // stage, and so perhaps one more than others, changes from stripe to stripe. What is added up in which order does
-  // not.
+  // Where all of x is in local memory.
   template <class RowsOf, class Fill, class Put, class Finish>
   DEVICE void each_with_all_of_x(u32 stripes, u32 k, u32 all, const RowsOf& rows_of, Fill& fill, const Put& put_early,
                                  const Finish& finish) {
-    constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK, OF_STAGE = TOGETHER * BLOCKS;
-    const u32 wave = wave_id(), lane = lane_id(), stages = ceil_div(k, TOGETHER * PIECE);
-    // This wave's first stage of a stripe, which has it if that is below `stages`; then come those SHARING further on.
-    const auto first_of = [&](u32 stripe) __attribute__((always_inline)) { return (wave - stripe * stages) % SHARING; };
-    const auto with_stages = [&](u32 stripe) __attribute__((always_inline)) {
-      while (stripe < stripes && first_of(stripe) >= stages) stripe++;
-      return stripe;
-    };
-    u32 asked_stripe = with_stages(0), asked = first_of(asked_stripe);
-    const u32 begin = smaller(asked_stripe, stripes - 1);
-    Stream<RowsOf> stream(k, wave, rows_of, begin);
+    constexpr u32 FILLED = Fill::STAGES < CHUNK ? Fill::STAGES : CHUNK;
+    const u32 wave = wave_id(), lane = lane_id();
+    Stream<RowsOf> stream(k, wave, rows_of);
+    u32 asked = 0, asked_stripe = all ? 0 : stripes;
     const auto ask = [&]() __attribute__((always_inline)) {
       if (asked_stripe < stripes) {
-        ask_for_stage(stream.feed, stream.once, asked * OF_STAGE, k, local() + stream.to);
-        asked += SHARING;
-        if (asked >= stages) {
-          asked_stripe = with_stages(asked_stripe + 1);
-          asked = first_of(asked_stripe);
-          if (asked_stripe < stripes) stream.feed = feed_of(rows_of(asked_stripe), k);
+        stream.ask(asked);
+        if (++asked == all) {
+          asked = 0;
+          if (++asked_stripe < stripes) stream.feed = feed_of(rows_of(asked_stripe), k);
         }
       }
       end_group();
     };
-    const u32 first = asked;
     _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
       ask();
       stream.to += STAGE_BYTES;
     }
-    stream.scales_of_stripe(begin);
-    ask_for_scales(stream.coming, stream.rows, stream.of_tensor, first * OF_STAGE, k);
+    stream.scales_of_stripe(0);
+    if (all) stream.ask_scales(0);
     put_early();
     for (u32 z = FILLED; z < all; z += FILLED) fill.load_and_put(0, z, smaller(all, z + FILLED));
-    if (stages % SHARING) {
-      barrier();
-    } else {  // each wave has put what it takes
-      wave_meets();
-    }
+    wave_meets();
     const u32 zero = unknown_zero();
     Right right;
     for (u32 base = 0; base < stripes; base += EACH) {
       const u32 count = smaller(EACH, stripes - base);
       for (u32 slot = 0; slot < count; slot++) {
         f32 sum[NUMBERS] = {};
-        const u32 following = with_stages(base + slot + 1), own = first_of(base + slot);
-        _Pragma("nounroll") for (u32 at = own; at < stages; at += SHARING) {
+        _Pragma("nounroll") for (u32 z = 0; z < all; z++) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
           ask();
           const Scales scales = stream.coming;
-          // Of the next stage; after the last one of all there are none. One place: where there are two, they are
+          // Of the next stage; after the last one they are asked for again. One place: where there are two, they are
           // merged, and the wave waits for what it loads.
-          const bool over = at + SHARING >= stages;
-          if (over && following < stripes) stream.scales_of_stripe(following);
-          const u32 next = over ? first_of(following) : at + SHARING;
-          ask_for_scales(stream.coming, stream.rows, stream.of_tensor, next * OF_STAGE, k);
-          add_stage(local() + stream.from, 0, at * TOGETHER, scales, right, zero, sum);
+          const bool over = z + 1 == all;
+          if (over && base + slot + 1 < stripes) stream.scales_of_stripe(base + slot + 1);
+          stream.ask_scales(over ? 0 : z + 1);
+          add_stage(local() + stream.from, z, (z * SHARING + wave) * TOGETHER, scales, right, zero, sum);
           stream.next_stage();
         }
-        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(own, base + slot, i, lane) = sum[i];
+        UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
       }
-      barrier();  // the next one is also the end of what follows here
+      barrier();
       finish(base, count);
+      if (base + EACH < stripes) barrier();
     }
     wait_for_groups<0>();
   }
@@ -188,7 +171,7 @@ struct StripeLoop : S {
         for (u32 slot = 0; slot < count; slot++) {
           const bool fresh = slot == 0 && (base == 0 || most > CHUNK), early = Fill::EARLY && base == 0 && first == 0;
           f32 sum[NUMBERS];
-          UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = first ? total(wave, base + slot, i, lane) : 0.0f;
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) sum[i] = first ? total(wave, slot, i, lane) : 0.0f;
           _Pragma("nounroll") for (u32 from = first; from < end; from += FILLED) {
             const u32 until = smaller(end, from + FILLED);
             if (fresh && !(early && from == 0)) {
@@ -208,7 +191,7 @@ struct StripeLoop : S {
               stream.next_stage();
             }
           }
-          UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, base + slot, i, lane) = sum[i];
+          UNROLL for (u32 i = 0; i < NUMBERS; i++) total(wave, slot, i, lane) = sum[i];
         }
       }
       barrier();

@@ -14,9 +14,8 @@
 #include "stripe_codes.h"
 #include "stripe_scales.h"
 
-// X: the type of x. SHARING: waves of a workgroup, which share each stripe. AT_ONCE: columns of a single row of x that
-// a deep workgroup has in local memory, at most; with fewer more codes are under way.
-template <u32 M_, class W_, class X, u32 SHARING_, u32 AT_ONCE>
+// X: the type of x. SHARING: waves of a workgroup, which share each stripe.
+template <u32 M_, class W_, class X, u32 SHARING_>
 struct Stripes {
   static constexpr u32 M = M_, SHARING = SHARING_;
   using W = W_;
@@ -35,8 +34,7 @@ struct Stripes {
   using OfX = If<OF_PLACE == 8, u32x2, u32x4>;
 
   // Columns of x in local memory.
-  static constexpr u32 OF_ONE_ROW = WIDE && AT_ONCE > 25600 ? 25600 : AT_ONCE;
-  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? OF_ONE_ROW : WAVES * (WIDE ? 1024 : 2048) / M;
+  static constexpr u32 COLUMNS = WAVES == 16 && M == 1 ? WIDE ? 25600 : 32768 : WAVES * (WIDE ? 1024 : 2048) / M;
   // Pieces that are asked for together, a stage; of each wave, in local memory at once; bytes.
   static constexpr u32 TOGETHER = PAIRED && M <= 4 ? 2 : 1, CHUNK = COLUMNS / (PIECE * SHARING * TOGETHER);
   static constexpr u32 ROW_BYTES = TOGETHER * PIECE * C::BITS / 8, ROW_STRIDE = ROW_BYTES + 16;
@@ -51,16 +49,12 @@ struct Stripes {
   static constexpr u32 stages(u32 slots) {
     return (LOCAL_BYTES - X_BYTES - UNIT_BYTES - slots * SLOT_BYTES) / (WAVES * STAGE_BYTES);
   }
-  // Stripes whose waves' sums meet at once. Of a single row of x there is room for those of as many more, so that no
-  // wave waits until they have been added up.
-  static constexpr u32 MOST = WAVES == 8 ? 3 : 5, BUFFERS = M == 1 ? 2 : 1;
-  static constexpr u32 ring(u32 each) { return stages(BUFFERS * each) < MOST ? stages(BUFFERS * each) : MOST; }
-  static constexpr u32 OF_ROWS = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2;
-  static constexpr u32 EACH = M > 1 ? OF_ROWS : ring(4) < ring(2) ? 2 : 4, SLOTS = BUFFERS * EACH;
-  static constexpr u32 STAGES = ring(EACH);  // in local memory, all but one under way
+  // Stripes whose sums are in local memory at once; stages in local memory, all but one under way.
+  static constexpr u32 EACH = stages(4) > 1 ? 4 : stages(3) > 1 ? 3 : 2, MOST = WAVES == 8 ? 3 : 5;
+  static constexpr u32 STAGES = stages(EACH) < MOST ? stages(EACH) : MOST;
   static constexpr u32 X_AT = WAVES * STAGES * STAGE_BYTES, UNITS_AT = X_AT + X_BYTES;
   static constexpr u32 SUMS_AT = UNITS_AT + UNIT_BYTES;
-  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + SLOTS * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
+  static_assert(M <= 8 && STAGES > 1 && CHUNK > 0 && SUMS_AT + EACH * SLOT_BYTES <= LOCAL_BYTES && X_AT % 16 == 0);
 
   DEVICE LOCAL u8* local() { return (LOCAL u8*)launch_local<LOCAL_BYTES>(); }
   // Block `block` of row `row` of x, of what is in local memory; its pieces are numbered as the waves take them.
@@ -71,8 +65,8 @@ struct Stripes {
     return ((LOCAL f32*)(local() + UNITS_AT))[M * COLUMNS / PIECE + (block * GROUPS + group) * M + row];
   }
   // Of a wave, of a stripe.
-  DEVICE LOCAL f32& total(u32 wave, u32 stripe, u32 number, u32 lane) {
-    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * SLOTS + stripe % SLOTS) * NUMBERS + number) * WAVE + lane];
+  DEVICE LOCAL f32& total(u32 wave, u32 slot, u32 number, u32 lane) {
+    return ((LOCAL f32*)(local() + SUMS_AT))[((wave * EACH + slot) * NUMBERS + number) * WAVE + lane];
   }
   DEVICE u32 number_of(u32 tile, u32 pair, u32 r, u32 e) {
     return (UNITS == 4 ? (tile * 2 + pair) * 2 + r : UNITS == 2 ? pair : 0) * OF_LANE + e;
@@ -315,11 +309,10 @@ struct Stripes {
     }
   }
 
-  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of `count` stripes from number `first` on
-  // (`stripe` counts from there) and the first m rows of x. All threads meet here: four lanes have a result, one for
-  // each pair of sums and row.
+  // Calls result(stripe, row, of_x, low, high) for rows `row` and `row` + 8 of each stripe and the first m rows of x.
+  // All threads meet here: four lanes have a result, one for each pair of sums and row.
   template <class Result>
-  DEVICE void each_result(u32 first, u32 count, u32 m, const Result& result) {
+  DEVICE void each_result(u32 count, u32 m, const Result& result) {
     const u32 all = count * m * 32;
     for (u32 i = thread_id(); i - lane_id() < all; i += THREADS) {
       const u32 r = i % 2, pair = i / 2 % 2, g = i / 4 % 8, of_x = i / 32 % m, stripe = i / 32 / m;
@@ -327,7 +320,7 @@ struct Stripes {
       const u32 lane = UNITS == 1 ? 2 * pair + r : UNITS == 2 ? 2 * r + unit : unit;
       f32 mine = 0.0f;
       UNROLL for (u32 w = 0; w < SHARING; w++) {
-        mine += total(w, first + stripe, number_of(tile, pair, r, e), 4 * g + lane);
+        mine += total(w, stripe, number_of(tile, pair, r, e), 4 * g + lane);
       }
       mine += shuffle(mine, lane_id() ^ 2);
       const f32 high = shuffle(mine, lane_id() ^ 1);

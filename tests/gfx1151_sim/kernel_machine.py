@@ -151,7 +151,7 @@ def _family(symbol: str) -> str:
         return "experts of float16 alone"  # activations too
     if found := re.fullmatch(r"strixhlo_moe_(?:gate_up(?:_biased)?|rows)_gem[vm]_(\w+?)(_m\d+w?)?", symbol):
         return f"experts of {found.group(1)}"
-    if found := re.fullmatch(r"strixhlo_(near_|deep_)?stripes_(\w+)_m\d+", symbol):
+    if found := re.fullmatch(r"strixhlo_(wide_|deep_)?stripes_(\w+)_m\d+", symbol):
         return f"{found.group(1) or ''}stripes of {found.group(2)}"
     found = re.fullmatch(r"strixhlo_gem[vm]_(\w+)_m\d+", symbol)
     return found.group(1) if found else ""

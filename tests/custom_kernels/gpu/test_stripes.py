@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,14 @@ from fused_matmul_cases import TYPES, operands_of, whole
 
 from strixhlo.custom_kernels.choices import Asked, Choices
 from strixhlo.custom_kernels.gpu.fused_launches import fused_matmul
-from strixhlo.custom_kernels.gpu.kernels import NEAR_COLUMNS
-from strixhlo.custom_kernels.gpu.launches import H200, SM_90, Chip, quantized_matmul_launches, shared_out
+from strixhlo.custom_kernels.gpu.launches import (
+    H200,
+    SM_90,
+    STRIPE_COLUMNS,
+    Chip,
+    quantized_matmul_launches,
+    shared_out,
+)
 from strixhlo.custom_kernels.ops.formats import dequantize
 from strixhlo.custom_kernels.ops.fused_matmul import reference
 from strixhlo.custom_kernels.ops.launch import Launch
@@ -105,11 +112,18 @@ def test_a_scale_that_is_not_finite_spoils_its_row_alone(run_launches, name, bit
     assert np.isnan(y[10]) or bits == 0x7C00
 
 
+@pytest.fixture
+def every_row_is_long(monkeypatch):
+    """Rows of x that tests can have get what sm_90 has for long ones, too."""
+    monkeypatch.setattr("strixhlo.custom_kernels.gpu.launches.STRIPE_COLUMNS", dict.fromkeys(STRIPE_COLUMNS, 0))
+
+
 # Rows of weights and of x, columns: more stripes than meet at once, stages for some waves only, columns after those
 # that are in local memory together.
-DEEP = (("mxfp4", 149, 3, 288), ("q8_0", 52, 8, 2336), ("q4_0", 20, 2, NEAR_COLUMNS + 288), ("mxfp8", 9, 3, 26912))
+DEEP = (("mxfp4", 149, 3, 288), ("q8_0", 52, 8, 2336), ("q4_0", 20, 2, 8480), ("mxfp8", 9, 3, 26912))
 
 
+@pytest.mark.usefixtures("every_row_is_long")
 @pytest.mark.parametrize("machine", ["host"], indirect=True)
 @pytest.mark.parametrize(("name", "n", "m", "k"), DEEP)
 def test_workgroups_of_512_threads(run_launches, name, n, m, k):
@@ -124,15 +138,19 @@ def test_workgroups_of_512_threads(run_launches, name, n, m, k):
     assert matmul(run_launches, name, x[:1], parts, n, chip).tobytes() == y[:1].tobytes()
 
 
-@pytest.mark.parametrize("k", (NEAR_COLUMNS, NEAR_COLUMNS + 128))
-def test_only_a_chip_with_the_local_memory_has_deep_workgroups(k):
-    """And there those for short rows and for long ones, whatever the number of rows of x."""
-    for m in (1, 8):
-        (plain,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=H200)
-        (deep,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=SM_90)
-        assert plain.symbol.startswith("strixhlo_stripes_") and plain.local_memory <= 98 << 10
-        assert deep.symbol.startswith(f"strixhlo_{'near' if k == NEAR_COLUMNS else 'deep'}_stripes_")
-        assert (deep.workgroups, deep.threads, deep.local_memory) == (132, 512, 226 << 10)
+@pytest.mark.parametrize("x", STRIPE_COLUMNS)
+def test_a_long_row_has_deep_workgroups_where_there_is_room(x):
+    """Whatever the number of rows."""
+    for m, more in product((1, 8), (0, 128)):
+        k = STRIPE_COLUMNS[x] + more
+        (plain,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=H200, x=x)
+        (chosen,) = quantized_matmul_launches(split("q8_0")[0], m, 4096, k, chip=SM_90, x=x)
+        assert plain.symbol.startswith("strixhlo_stripes_") and plain.local_memory == 98 << 10
+        if not more:
+            assert chosen == plain
+            continue
+        assert chosen.symbol.startswith("strixhlo_deep_stripes_")
+        assert (chosen.workgroups, chosen.threads, chosen.local_memory) == (132, 512, 226 << 10)
 
 
 FUSED = ("q, k, v", "residual", "a sum", "one of another format", "K-quants", "three K-quants")
@@ -145,7 +163,7 @@ def fused(run_launches, case: str, m: int, chip: Chip = H200) -> tuple[np.ndarra
         attributes, operands = whole(attributes, operands)
     lowering = fused_matmul(chip, attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
     assert lowering
-    kind = "near_stripes" if chip.deep_stripes else "stripes"
+    kind = "deep_stripes" if chip.deep_stripes else "stripes"
     assert [launch.symbol.startswith(f"strixhlo_fused_{kind}_") for launch in lowering.launches] == [True]
     values = run_launches(lowering.launches, operands)
     return tuple(values[name] for name in lowering.results)
@@ -166,6 +184,7 @@ def test_fused(run_launches, case):
     check_fused(run_launches, case, H200)
 
 
+@pytest.mark.usefixtures("every_row_is_long")
 @pytest.mark.parametrize("machine", ["host"], indirect=True)
 @pytest.mark.parametrize("case", DEEP_FUSED)
 def test_fused_of_512_threads(run_launches, case):
