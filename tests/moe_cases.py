@@ -36,6 +36,9 @@ ROUTES: dict[str, tuple[dict, int]] = {
 DEFAULTS = {
     "scoring": "softmax", "normalize": False, "scale": 1.0, "groups": 1, "group_k": 1, "group_top": 2, "biased": False,
 }  # fmt: skip
+# Each one program, not one for each of its ops.
+_routed = jax.jit(route_reference, static_argnames=(*DEFAULTS, "k"))
+_dequantized = jax.jit(lambda format, parts: dequantize(FORMATS[format], parts), static_argnums=0)
 
 
 def route_logits(kind: str, tokens: int, experts: int) -> np.ndarray:
@@ -95,7 +98,7 @@ def expert_weights(format: str, experts: int, n: int, k: int, seed: int, narrow:
                 parts[name][parts[name] & 127 == 127] = 0  # E4M3's NaN
         else:
             parts[name] = (rng.standard_normal(shape) * 0.05).astype(ml_dtypes.bfloat16 if narrow else dtype)
-    values = np.asarray(dequantize(FORMATS[format], {p: jnp.asarray(v) for p, v in parts.items()}))
+    values = np.asarray(_dequantized(format, {p: jnp.asarray(v) for p, v in parts.items()}))
     values = values.reshape(experts, n, k)
     if GLOBAL in parts:  # a scale for each expert, as far apart as checkpoints have them
         factors = np.geomspace(0.25, 3.0, experts, dtype=np.float32) if experts > 1 else np.float32([1.0])
@@ -128,7 +131,7 @@ def problem(
     positions = np.arange(tokens, dtype=np.int32)
     positions[3::7] = -1
     attributes = DEFAULTS | {"k": k, "normalize": True}
-    results = route_reference(jnp.asarray(route_logits(kind, tokens, experts)), jnp.asarray(positions), **attributes)
+    results = _routed(jnp.asarray(route_logits(kind, tokens, experts)), jnp.asarray(positions), **attributes)
     values = {name: np.asarray(value) for name, value in zip(RESULTS, results, strict=True)}
     values["x"] = rng.standard_normal((tokens, columns), np.float32)
     weights = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_dtypes import bfloat16
@@ -18,6 +19,7 @@ ARRAYS = {"i8": np.int8, "f16": np.float16, "bf16": bfloat16, "f32": np.float32}
 LAYERS, LAYER, CONTEXT = 2, 1, 50
 ULP = {"fp8": 2.0**-3, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 1e-5}  # of what rounding may move by one
 SMALLEST = {"fp8": 2.0**-9, "f16": 2.0**-24, "bf16": 1e-38, "f32": 1e-6}
+_pool_elements, _pool_values = jax.jit(pool_elements, static_argnums=1), jax.jit(pool_values)
 
 
 @dataclass(frozen=True)
@@ -138,13 +140,14 @@ class Call:
 
     def _pool(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         values = jnp.asarray(rng.standard_normal(shape).astype(np.float32))
-        return np.array(pool_elements(values, jnp.dtype(ARRAYS[ARRAY[self.dtype]])))
+        return np.array(_pool_elements(values, jnp.dtype(ARRAYS[ARRAY[self.dtype]])))
 
     def check(self, q: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray) -> None:
         """The results are the reference's; rows that no token wrote are what they were, bit for bit."""
         operands = {name: jnp.asarray(a) for name, a in self.operands.items()}
         assert tuple(operands) == op.operand_names(self.attributes)
-        want_q, *pools = (np.asarray(r) for r in op.reference(*operands.values(), **self.attributes))
+        reference = jax.jit(lambda *o: op.reference(*o, **self.attributes))  # one program, not one for each of its ops
+        want_q, *pools = (np.asarray(r) for r in reference(*operands.values()))
         finite = np.isfinite(want_q)
         np.testing.assert_array_equal(np.isfinite(q), finite)
         assert np.linalg.norm(q[finite] - want_q[finite]) <= 1e-6 * np.linalg.norm(want_q[finite])
@@ -154,7 +157,7 @@ class Call:
             bits = f"u{before.itemsize}"
             kept = (want.view(bits) == before.view(bits)).all(axis=-1)  # rows
             np.testing.assert_array_equal(got[kept].view(bits), before[kept].view(bits))
-            a, b = (np.asarray(pool_values(jnp.asarray(p))) for p in (got, want))
+            a, b = (np.asarray(_pool_values(jnp.asarray(p))) for p in (got, want))
             limit = ULP[self.dtype] * np.abs(b) + SMALLEST[self.dtype]
             with np.errstate(invalid="ignore"):  # infinity less infinity
                 wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= limit))

@@ -65,7 +65,7 @@ def test_heads_that_are_too_large_have_no_kernel() -> None:
 def append(kernels: ctypes.CDLL, k_pool: np.ndarray, v_pool: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
     """One token's k and v as they are into the only row of the pools, 120 values at a time."""
     width = k.shape[1]
-    case = Case(((0,),), heads=1, kv_heads=width // 120, head_dim=120, dims=0)
+    case = Case(((0,),), heads=1, kv_heads=width // 120, head_dim=120, dims=0, block_size=1)
     call = Call(case, {np.dtype(np.int8): "fp8", np.dtype(np.float16): "f16", np.dtype(bfloat16): "bf16"}[k_pool.dtype])
     table, q = np.zeros((1, 1), np.int32), np.zeros((1, 120), np.float32)
     call.operands |= {"k_pool": k_pool, "v_pool": v_pool, "q": q, "k": k, "v": v, "block_table": table}
