@@ -100,7 +100,7 @@
   KERNEL(ONE_THREADS)                                                                                               \
   void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, INSIDE DOWN,                      \
               OUT(u32, scratch), OUT(X, y), u32 experts, u32 k, u32 scoring, u32 normalize, u32 scale_bits,          \
-              u32 groups, u32 group_k, u32 group_top, u32 hidden, u32 inner, u32 units, u32 of_up, u32 of_down, u32 by_tiles, u32 by_k, u32 by_up_spans, u32 by_down_spans,          \
+              u32 groups, u32 group_k, u32 group_top, u32 hidden, u32 inner, u32 units, u32 of_up, u32 of_down, u32 by_tiles, u32 by_k, u32 by_pairs, u32 by_up_spans, u32 by_down_spans,          \
               u32 slot, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 added_bits) {                          \
     moe_one_spans<INSIDE Weight, BIASES, NORMED>(                                                                         \
         logits, positions, CORRECTION, x, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS),                \
@@ -109,7 +109,7 @@
         Residual<X>{RESIDUAL, __builtin_bit_cast(f32, added_bits)}, y, scratch, slot,                                \
         {{1, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups, group_k, group_top,        \
           CORRECTION != nullptr, 0},                                                                   \
-         hidden, inner, units, {of_up >> 16, of_up & 0xffffu}, {of_down >> 16, of_down & 0xffffu}, by_tiles, by_k, by_up_spans, by_down_spans});                                                                    \
+         hidden, inner, units, {of_up >> 16, of_up & 0xffffu}, {of_down >> 16, of_down & 0xffffu}, by_tiles, by_k, by_pairs, by_up_spans, by_down_spans});                                                                    \
   }
 // Of few rows on NVIDIA GPUs, each summed as MOE_ONE does it.
 #define MOE_GATE_UP_ROWS(symbol, X, SPANS, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS)                             \

@@ -127,7 +127,7 @@ class OneForm:
 
 def in_spans(name: str) -> bool:
     """Whether expert_spans.h has a format. name: its own, or what its kernels are called."""
-    return name.startswith("affine4_")
+    return name == "mxfp4" or name.startswith("affine4_")
 
 
 def nvidia_expert_kernels(name: str, format: str, parts: Iterable[str], dtypes: tuple[str, ...]) -> dict[str, str]:

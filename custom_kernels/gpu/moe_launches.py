@@ -110,7 +110,7 @@ class Experts:
         if not chip.expert_spans or not in_spans(self.kernel):
             return False
         scales = [((shape[0], shape[1] * hidden // self.columns), dtype) for shape, dtype in types]  # as gate has them
-        return fits_spans(chip, self.k, hidden, inner, scales, self.x)
+        return fits_spans(chip, self.k, hidden, inner, scales)
 
     def tiles(self, chip: Chip, tokens: int, pairs: int) -> Tiles | None:
         """How the matrix units take the rows of `pairs` pairs; None where no expert can have enough of them, or where

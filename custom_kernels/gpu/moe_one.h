@@ -131,20 +131,21 @@ DEVICE TaskReader<W> reader_of(const W& first, const W& second, const OneTask& t
            Cursor<W>::at(of_expert(second, task.expert), task.rows[1], from)}, chunks};
 }
 
-// One over the root mean square of x, as norm_rows sums it; threads meet here.
+// The squares of x by waves, as norm_rows sums them.
 template <class X>
-DEVICE f32 inverse_rms_of_one(const GLOBAL X* x, const RmsNorm& norm, u32 k) {
+DEVICE void squares_of_one(const GLOBAL X* x, u32 k) {
+  if (thread_id() >= NORM_THREADS) return;
   const u32 wave = wave_id();
   f32 squares = 0.0f;
-  if (thread_id() < NORM_THREADS) {
-    for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
-      const f32x4 v = load4(x, i);
-      UNROLL for (u32 e = 0; e < 4; e++) squares = multiply_add(v[e], v[e], squares);
-    }
+  for (u32 i = thread_id(); i < k / 4; i += NORM_THREADS) {
+    const f32x4 v = load4(x, i);
+    UNROLL for (u32 e = 0; e < 4; e++) squares = multiply_add(v[e], v[e], squares);
   }
   squares = sum_over_wave(squares);
-  if (thread_id() < NORM_THREADS && lane_id() == 0) OneToken::of_wave[wave] = squares;
-  barrier();
+  if (lane_id() == 0) OneToken::of_wave[wave] = squares;
+}
+// One over the root mean square of x, when the threads have met.
+DEVICE f32 inverse_rms_of_squares(const RmsNorm& norm, u32 k) {
   f32 total = 0.0f;
   UNROLL for (u32 w = 0; w < NORM_THREADS / WAVE; w++) total += OneToken::of_wave[w];
   return 1.0f / __builtin_elementwise_sqrt(total / (f32)k + norm.epsilon);
@@ -156,7 +157,11 @@ DEVICE void start_one(const GLOBAL X* logits, const GLOBAL f32* correction, cons
                       GLOBAL u32* counters, LOCAL f32* scratch, const OneShape& s) {
   const LOCAL u32* order = (const LOCAL u32*)scratch + MOST_EXPERTS;
   f32 factor = 1.0f;
-  if constexpr (NORMED) factor = inverse_rms_of_one(x, norm, s.hidden);
+  if constexpr (NORMED) {
+    squares_of_one(x, s.hidden);
+    barrier();
+    factor = inverse_rms_of_squares(norm, s.hidden);
+  }
   if (wave_id() == TAKER / WAVE) {
     u32 ticket = 0;
     if (thread_id() == TAKER) ticket = take_ticket(counters);

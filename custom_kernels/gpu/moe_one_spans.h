@@ -1,7 +1,7 @@
 // A mixture of experts for one token in one launch, as moe_one.h has it, for 4-bit weights whose rows are whole eights:
 // expert_spans.h over codes that come into local memory, span after span, by copies that each wave keeps under way.
 //
-// Units of gate and up are stripes of 8 rows of each, units of down stripes of 16 rows over all chosen experts. A wave takes
+// Units of gate and up are stripes of 8 rows of each, units of down stripes of 8 rows over all chosen experts, two at a time. A wave takes
 // every 16th span of a unit and goes on into the next one, so that the weights of down are under way while the others end
 // gate and up. Nobody signals the end: h lies where all was zero, a zero of h is stored as minus zero, and who needs h asks
 // until nothing is plus zero. grid_order.h says why that ends.
@@ -12,7 +12,7 @@
 
 #if !defined(__AMDGCN__)
 
-inline constexpr u32 SPANS_LOCAL = 224 * 1024, SPANS_STAGES = 3;
+inline constexpr u32 SPANS_LOCAL = 224 * 1024, SPANS_STAGES = 4;
 
 // Local memory, after the waves' codes: x or h; scales of two units in turn; sums of tasks.
 template <class W, class X>
@@ -28,7 +28,7 @@ struct SpansLocal {
     LOCAL u8* at = (LOCAL u8*)launch_local<SPANS_LOCAL>() + ONE_WAVES * SPANS_STAGES * SPAN_BYTES;
     const u32 blocks = larger(p.up.padded, p.down.padded * p.s.choice.k);
     x.digits = at;
-    at += blocks * SpansOfX<W, X>::OF_BLOCK;
+    at += blocks / 2 * SpansOfX<W, X>::OF_PAIR;
     x.unit = (LOCAL f32*)at;
     at += blocks * 4;
     x.sum = (LOCAL f32*)at;
@@ -41,7 +41,7 @@ struct SpansLocal {
       bytes[1] += of_down[a];
     }
     const u32 in_up = p.s.of_up.most() * 2 * bytes[0];
-    const u32 in_down = p.s.of_down.most() * p.s.choice.k * 2 * bytes[1], most = larger(in_up, in_down);
+    const u32 in_down = p.s.of_down.most() * p.expert_pairs * 2 * bytes[1], most = larger(in_up, in_down);
     scales = at;
     apart = most;
     slots = (LOCAL f32*)(at + 2 * most);
@@ -93,11 +93,16 @@ struct OneSpans {
   MEMBER void ask_span(u32 unit, const SpanWalk& walk, LOCAL u8* to) const {
     const bool is_down = p.is_down(unit);
     const u32 bytes = (is_down ? p.down.k : p.up.k) / 2, row = lane / 8, at = walk.span * SPAN_ROW + lane % 8 * 16;
-    const u32 expert = OneToken::expert[is_down ? walk.minor : walk.major];
-    const u32 first = is_down ? expert * p.s.hidden + (p.first(unit) + walk.major) * 16 : expert * p.s.inner + walk.minor * 8;
     const bool there = at < bytes;
-    const u64 begin = (u64)(first + row) * bytes + at;
-    const GLOBAL u8 *low = codes_of(is_down, false) + begin, *high = codes_of(is_down, true) + begin + (is_down ? 8 * bytes : 0);
+    u32 first, second;
+    if (is_down) {
+      const u32 in_expert = (p.first(unit) + walk.major) * 8 + row;
+      first = OneToken::expert[2 * walk.minor] * p.s.hidden + in_expert;
+      second = OneToken::expert[second_of_pair(p, walk.minor)] * p.s.hidden + in_expert;
+    } else {
+      first = second = OneToken::expert[walk.major] * p.s.inner + walk.minor * 8 + row;
+    }
+    const GLOBAL u8 *low = codes_of(is_down, false) + (u64)first * bytes + at, *high = codes_of(is_down, true) + (u64)second * bytes + at;
     LOCAL u8* place = to + row * SPAN_STRIDE + lane % 8 * 16;
     UNROLL for (u32 i = 0; i < 4; i++) {
       const GLOBAL u8* from = (i < 2 ? low : high) + i % 2 * 4 * bytes;
@@ -105,12 +110,38 @@ struct OneSpans {
     }
   }
 
-  // x, by the first THREADS threads. eight(first, v): columns.
-  template <u32 THREADS, class Eight>
-  MEMBER void stage_x(const Eight& eight) const {
+  // Eight columns of x, and of the norm's weight.
+  struct Columns {
+    Four<X> x[2] = {};
+    f32x4 weight[2] = {};
+  };
+  MEMBER void load_columns(const GLOBAL X* x, const RmsNorm& norm, u32 item, Columns& columns) const {
+    if (item * 8 >= p.up.k) return;
+    UNROLL for (u32 q = 0; q < 2; q++) {
+      columns.x[q] = ask4(x, item * 2 + q);
+      if constexpr (NORMED) columns.weight[q] = ((const GLOBAL f32x4*)norm.weight)[item * 2 + q];
+    }
+    UNROLL for (u32 q = 0; q < 2; q++) {
+      asked(columns.x[q]);
+      if constexpr (NORMED) asked(columns.weight[q]);
+    }
+  }
+  // x, by the first THREADS threads, of which each has loaded its first columns; factor: of the norm.
+  template <u32 THREADS>
+  MEMBER void stage_x(const GLOBAL X* x, const RmsNorm& norm, f32 factor, Columns columns) const {
     for (u32 item = thread_id(); item < p.up.padded * 4; item += THREADS) {
+      if (item != thread_id()) {
+        columns = Columns{};
+        load_columns(x, norm, item, columns);
+      }
       f32 v[8] = {};
-      if (item * 8 < p.up.k) eight(item * 8, v);
+      if (item * 8 < p.up.k) {
+        UNROLL for (u32 q = 0; q < 2; q++) {
+          f32x4 four = widen4(columns.x[q]);
+          if constexpr (NORMED) four = rounded4<X>(normalized(four, columns.weight[q], factor, norm.offset));
+          UNROLL for (u32 c = 0; c < 4; c++) v[4 * q + c] = four[c];
+        }
+      }
       wave_meets();
       local.x.put(item / 4, v);
     }
@@ -180,39 +211,26 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
   const i32 position = positions[0];
   clear_other_half(scratch, slot, s.units, ONE_THREADS);
 
-  f32 factor = 1.0f;
-  if constexpr (NORMED) factor = inverse_rms_of_one(x, norm, s.hidden);
+  typename OneSpans<W, X, BIASED, NORMED>::Columns columns;
+  f32 score = 0.0f;
   if (wave == TAKER / WAVE) {
     u32 ticket = 0;
     if (thread == TAKER) ticket = take_ticket(counters);
     u32 id = 0;
-    f32 score = 0.0f;
     const auto meet = []() __attribute__((always_inline)) { wave_meets(); };
     if (s.choice.experts <= 4 * WAVE) {
       choose<4>(logits, correction, s.choice, local.slots, meet, id, score);
     } else {
       choose<16>(logits, correction, s.choice, local.slots, meet, id, score);
     }
-    const f32 weight = weight_of(lane < k ? score : 0.0f, s.choice);
-    if (lane < k) {
-      OneToken::expert[lane] = id;
-      OneToken::weight[lane] = weight;
-    }
+    if (lane < k) OneToken::expert[lane] = id;
     if (thread == TAKER) {
       OneToken::ticket[0] = ticket;
       OneToken::ticket[1] = 0;
     }
   } else {
-    one.template stage_x<TAKER>([&](u32 first, f32(&v)[8]) __attribute__((always_inline)) {
-      UNROLL for (u32 q = 0; q < 2; q++) {
-        f32x4 four = load4(x, first / 4 + q);
-        if constexpr (NORMED) {
-          const f32x4 weight = ((const GLOBAL f32x4*)norm.weight)[first / 4 + q];
-          four = rounded4<X>(normalized(four, weight, factor, norm.offset));
-        }
-        UNROLL for (u32 c = 0; c < 4; c++) v[4 * q + c] = four[c];
-      }
-    });
+    one.load_columns(x, norm, thread, columns);
+    if constexpr (NORMED) squares_of_one(x, s.hidden);
   }
   barrier();
   if (position < 0) {  // padding
@@ -250,11 +268,18 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
   if (unit < p.all()) one.ask_scales(unit, 0);
   end_group();
   _Pragma("nounroll") for (u32 i = 0; i < SPANS_STAGES - 1; i++) ask();
+  if (wave == TAKER / WAVE) {
+    const f32 weight = weight_of(lane < k ? score : 0.0f, s.choice);
+    if (lane < k) OneToken::weight[lane] = weight;
+  } else {
+    f32 factor = 1.0f;
+    if constexpr (NORMED) factor = inverse_rms_of_squares(norm, s.hidden);
+    one.template stage_x<TAKER>(x, norm, factor, columns);
+  }
   wait_for_groups<SPANS_STAGES - 1>();  // the scales
-  SpanRight<W, X> right;
   for (; unit < p.all(); number++) {
     const bool is_down = p.is_down(unit);
-    const u32 first = p.first(unit), rows = p.count(unit) * (is_down ? 16 : 8), region = number % 2, count = p.tasks(unit);
+    const u32 first = p.first(unit), rows = p.count(unit) * 8, region = number % 2, count = p.tasks(unit);
     if (thread == TAKER) *(volatile LOCAL u32*)&OneToken::ticket[(number + 1) % 2] = take_ticket(counters);
     // What a thread needs in the end.
     f32 early[2] = {};
@@ -263,32 +288,34 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
       early[0] = gated.gate_bias[of.low + thread % 8];
       early[1] = gated.up_bias[of.low + thread % 8];
     }
-    const auto bias_at = [&](u32 i) __attribute__((always_inline)) {  // number i % 16 of pair i / 16
-      const u32 stripe = divided(i / 16, p.s.by_k), j = i / 16 - stripe * k;
-      return bias[OneToken::expert[j] * s.hidden + (first + stripe) * 16 + i % 16];
+    const auto bias_at = [&](u32 i) __attribute__((always_inline)) {  // row i % 8 of a stripe, a chosen expert
+      const u32 stripe = divided(i / 8, p.s.by_k), j = i / 8 - stripe * k;
+      return bias[OneToken::expert[j] * s.hidden + (first + stripe) * 8 + i % 8];
     };
     if (is_down && BIASED && thread < rows * k) early[0] = bias_at(thread);
     if (is_down) one.stage_h(h, k);
     barrier();
     const u32 blocks = is_down ? p.down.blocks : p.up.blocks, padded = is_down ? p.down.padded : 0, pairs = p.pairs(unit);
-    const LOCAL u8* scales[C::ARRAYS];
+    const LOCAL u8* scales[C::ARRAYS];  // of a lane's row
     UNROLL for (u32 a = 0; a < C::ARRAYS; a++) {
-      scales[a] = local.scales_at(region, a, is_down, pairs, 0, 0) + local.of(a, is_down) / 8 * (lane / 4);
+      scales[a] = local.scales_at(region, a, is_down, pairs, 0, lane % 4 / 2) + local.of(a, is_down) / 8 * (lane / 4);
     }
     for (SpanWalk walk = SpanWalk::of(p, unit, wave); walk.task < count; walk.step()) {
       wait_for_groups<SPANS_STAGES - 2>();
       wave_meets();
       if (asked.task >= end && asked_unit == unit) go_on();
       ask();
-      const LOCAL u8 *low[C::ARRAYS], *high[C::ARRAYS];
-      UNROLL for (u32 a = 0; a < C::ARRAYS; a++) {
-        low[a] = scales[a] + walk.pair * 2 * local.of(a, is_down);
-        high[a] = low[a] + local.of(a, is_down);
+      const LOCAL u8* row[C::ARRAYS];
+      UNROLL for (u32 a = 0; a < C::ARRAYS; a++) row[a] = scales[a] + walk.pair * 2 * local.of(a, is_down);
+      const u32 block = walk.span * SPAN_BLOCKS;
+      u32 of_x[2] = {block, block};
+      if (is_down) {
+        of_x[0] += 2 * walk.minor * padded;
+        of_x[1] += second_of_pair(p, walk.minor) * padded;
       }
-      const u32 block = walk.span * SPAN_BLOCKS, of_x = walk.minor * padded + block;
       f32 sum[1];
-      span_products<1, W, X>(ring + from * SPAN_BYTES, local.x, of_x, 0, block, blocks, low, high, right, sum);
-      if (lane % 4 < 2) local.slots[walk.task * 16 + lane % 4 * 8 + lane / 4] = sum[0];
+      span_products<1, W, X>(ring + from * SPAN_BYTES, local.x, of_x, 0, block, blocks, row, sum);
+      if (lane % 2 == 0) local.slots[walk.task * 16 + lane % 4 * 4 + lane / 4] = sum[0];
       from = from + 1 == SPANS_STAGES ? 0 : from + 1;
       done++;
     }
@@ -311,17 +338,18 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
     } else {
       LOCAL f32* values = (LOCAL f32*)local.x.digits;
       for (u32 i = thread; i < rows * k; i += ONE_THREADS) {
-        const f32 sum = one.sum_of_spans(i / 16, p.down.spans, local.slots + i % 16);
-        f32 value = widen(Element<X>::of(sum));  // as moe_rows.h leaves it to moe_combine
-        if (BIASED) value += i == thread ? early[0] : bias_at(i);
+        const u32 stripe = divided(i / 8, p.s.by_k), j = i / 8 - stripe * k;
+        const u32 pair = stripe * p.expert_pairs + j / 2;
+        f32 value = widen(Element<X>::of(one.sum_of_spans(pair, p.down.spans, local.slots + j % 2 * 8 + i % 8)));
+        if (BIASED) value += i == thread ? early[0] : bias_at(i);  // as moe_rows.h leaves it to moe_combine
         values[i] = value;
       }
       barrier();
       for (u32 row = thread; row < rows; row += ONE_THREADS) {
         f32 total = 0.0f;
-        const LOCAL f32* own = values + row / 16 * k * 16 + row % 16;
-        _Pragma("unroll 8") for (u32 j = 0; j < k; j++) total = multiply_add(own[j * 16], OneToken::weight[j], total);
-        const u32 at = first * 16 + row;
+        const LOCAL f32* own = values + row / 8 * k * 8 + row % 8;
+        _Pragma("unroll 8") for (u32 j = 0; j < k; j++) total = multiply_add(own[j * 8], OneToken::weight[j], total);
+        const u32 at = first * 8 + row;
         store(y, at, residual(total, at));
       }
       barrier();

@@ -79,7 +79,7 @@ DEVICE void rows_times_tile(const RowOf& row_of, u32 columns, const W& first, co
 inline constexpr u32 SPANS_OF_ROWS = 192;
 struct SpanRowsStage {
   LOCAL_ARRAY static inline u32x4 codes[ROWS_WAVES * SPAN_BYTES / 16];
-  LOCAL_ARRAY static inline u32x4 digits[SPANS_OF_ROWS * 8];
+  LOCAL_ARRAY static inline u32x4 digits[SPANS_OF_ROWS * 6];
   LOCAL_ARRAY static inline f32 unit[SPANS_OF_ROWS], sum[SPANS_OF_ROWS];
 };
 
@@ -91,10 +91,11 @@ DEVICE void rows_times_spans(const RowOf& row_of, u32 columns, const W& first, c
   const u32 lane = lane_id(), spans = ceil_div(columns, SPAN_COLUMNS), blocks = columns / BLOCK, bytes = columns / 2;
   const SpansOfX<W, X> of_x = {(LOCAL u8*)SpanRowsStage::digits, SpanRowsStage::unit, SpanRowsStage::sum};
   LOCAL u8* codes = (LOCAL u8*)SpanRowsStage::codes + wave_id() * SPAN_BYTES;
-  const GLOBAL u8 *low[C::ARRAYS], *high[C::ARRAYS];
+  const GLOBAL u8* scales[C::ARRAYS];
   UNROLL for (u32 a = 0; a < C::ARRAYS; a++) {
-    low[a] = C::array_of(first, a) + (u64)(first_row + lane / 4) * C::row_bytes(a, columns);
-    high[a] = C::array_of(second, a) + (u64)(second_row + lane / 4) * C::row_bytes(a, columns);
+    const GLOBAL u8* of_row = lane % 4 < 2 ? C::array_of(first, a) + (u64)first_row * C::row_bytes(a, columns)
+                                           : C::array_of(second, a) + (u64)second_row * C::row_bytes(a, columns);
+    scales[a] = of_row + lane / 4 * C::row_bytes(a, columns);
   }
   // Four times 16 bytes of a lane: rows lane / 8 and, of the other tensor, the same, and those four rows on.
   const GLOBAL u8* from[2] = {(const GLOBAL u8*)first.parts.codes + (u64)(first_row + lane / 8) * bytes + lane % 8 * 16,
@@ -107,7 +108,6 @@ DEVICE void rows_times_spans(const RowOf& row_of, u32 columns, const W& first, c
     }
   };
   ask(0);
-  SpanRight<W, X> right;
   for (u32 span = 0; span < spans; span++) {
     if (span % SPANS == 0) {
       barrier();  // nobody reads any more what was there
@@ -136,12 +136,13 @@ DEVICE void rows_times_spans(const RowOf& row_of, u32 columns, const W& first, c
     if (span + 1 < spans) ask(span + 1);
     wave_meets();
     f32 sum[M];
-    span_products<M, W, X>(codes, of_x, span % SPANS * SPAN_BLOCKS, STRIDE, span * SPAN_BLOCKS, blocks, low, high, right, sum);
+    const u32 of_span = span % SPANS * SPAN_BLOCKS, begin[2] = {of_span, of_span};
+    span_products<M, W, X>(codes, of_x, begin, STRIDE, span * SPAN_BLOCKS, blocks, scales, sum);
     UNROLL for (u32 i = 0; i < M; i++) total[i][0] = span ? total[i][0] + sum[i] : sum[i];
   }
   UNROLL for (u32 i = 0; i < M; i++) {
     const f32 of_lane = total[i][0];
-    UNROLL for (u32 r = 0; r < 2; r++) total[i][r] = shuffle(of_lane, lane / 4 * 4 + r);
+    UNROLL for (u32 r = 0; r < 2; r++) total[i][r] = shuffle(of_lane, lane / 4 * 4 + 2 * r);
   }
 }
 

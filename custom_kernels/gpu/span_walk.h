@@ -25,45 +25,49 @@ struct UnitShare {
   MEMBER u32 most() const { return each + (more != 0); }
 };
 
-// units: of gate and up, and as many of down. by_...: inverses of what is divided by.
+// Stripes are of 8 rows: of gate and of up, or of down of two chosen experts. units: of gate and up, and as many of down.
+// by_...: inverses of what is divided by; `by_pairs` of the pairs of chosen experts.
 struct SpansShape {
   RouteChoice choice;
   u32 hidden, inner, units;
   UnitShare of_up, of_down;
-  u32 by_tiles, by_k, by_up_spans, by_down_spans;
+  u32 by_tiles, by_k, by_pairs, by_up_spans, by_down_spans;
 };
 
 struct SpansPlan {
   SpansShape s;
   SpanMatrix up, down;
-  u32 tiles;
+  u32 tiles, expert_pairs;
 
-  constexpr explicit SpansPlan(const SpansShape& s) : s(s), up(s.hidden), down(s.inner), tiles(s.inner / 8) {}
+  constexpr explicit SpansPlan(const SpansShape& s) : s(s), up(s.hidden), down(s.inner), tiles(s.inner / 8),
+        expert_pairs((s.choice.k + 1) / 2) {}
 
   MEMBER bool is_down(u32 unit) const { return unit >= s.units; }
   MEMBER u32 all() const { return 2 * s.units; }
   MEMBER u32 first(u32 unit) const { return is_down(unit) ? s.of_down.first(unit - s.units) : s.of_up.first(unit); }
   MEMBER u32 count(u32 unit) const { return is_down(unit) ? s.of_down.count(unit - s.units) : s.of_up.count(unit); }
-  // Stripes of one expert in it, and spans.
-  MEMBER u32 pairs(u32 unit) const { return is_down(unit) ? s.of_down.count(unit - s.units) * s.choice.k : s.of_up.count(unit); }
+  // Stripes of one expert, or of a pair of them, in it, and spans.
+  MEMBER u32 pairs(u32 unit) const { return count(unit) * (is_down(unit) ? expert_pairs : 1); }
   MEMBER u32 tasks(u32 unit) const { return pairs(unit) * (is_down(unit) ? down.spans : up.spans); }
 };
 
-// Number `pair` of a unit: 8 rows of `low`, 8 rows of `high` of the experts' rows, from these on; the chosen expert, and the
-// stripe.
+// The chosen experts of pair `number`, of which the second may be the first.
+DEVICE u32 second_of_pair(const SpansPlan& p, u32 number) { return smaller(2 * number + 1, p.s.choice.k - 1); }
+
+// Number `pair` of a unit: 8 rows of `low`, 8 rows of `high` of the experts' rows, from these on; the chosen expert, or the
+// pair of them.
 struct SpanRows {
-  u32 low, high, j, stripe;
+  u32 low, high, j;
 };
 DEVICE SpanRows span_rows(const SpansPlan& p, u32 unit, u32 pair) {
   SpanRows rows;
   if (p.is_down(unit)) {
-    rows.stripe = divided(pair, p.s.by_k);
-    rows.j = pair - rows.stripe * p.s.choice.k;
-    rows.low = OneToken::expert[rows.j] * p.s.hidden + (p.first(unit) + rows.stripe) * 16;
-    rows.high = rows.low + 8;
+    const u32 stripe = divided(pair, p.s.by_pairs), row = (p.first(unit) + stripe) * 8;
+    rows.j = pair - stripe * p.expert_pairs;
+    rows.low = OneToken::expert[2 * rows.j] * p.s.hidden + row;
+    rows.high = OneToken::expert[second_of_pair(p, rows.j)] * p.s.hidden + row;
   } else {
     const u32 stripe = p.first(unit) + pair;
-    rows.stripe = pair;
     rows.j = divided(stripe, p.s.by_tiles);
     rows.low = rows.high = OneToken::expert[rows.j] * p.s.inner + (stripe - rows.j * p.tiles) * 8;
   }
@@ -72,7 +76,7 @@ DEVICE SpanRows span_rows(const SpansPlan& p, u32 unit, u32 pair) {
 
 // A wave's way through the spans of a unit, of which it takes every ONE_WAVES-th: what is divided is what it begins with.
 struct SpanWalk {
-  // minor: the tile of an expert, or of down the chosen expert; major: the chosen expert, or of down the stripe.
+  // minor: the tile of an expert, or of down the pair of chosen experts; major: the chosen expert, or of down the stripe.
   u32 task, pair, span, minor, major;
   u32 spans, pairs_on, spans_on, minors;
 
@@ -80,7 +84,7 @@ struct SpanWalk {
     const bool is_down = p.is_down(unit);
     SpanWalk walk;
     walk.spans = is_down ? p.down.spans : p.up.spans;
-    walk.minors = is_down ? p.s.choice.k : p.tiles;
+    walk.minors = is_down ? p.expert_pairs : p.tiles;
     const u32 by_spans = is_down ? p.s.by_down_spans : p.s.by_up_spans;
     walk.pairs_on = divided(ONE_WAVES, by_spans);
     walk.spans_on = ONE_WAVES - walk.pairs_on * walk.spans;
@@ -88,7 +92,7 @@ struct SpanWalk {
     walk.pair = divided(wave, by_spans);
     walk.span = wave - walk.pair * walk.spans;
     const u32 number = is_down ? walk.pair : p.first(unit) + walk.pair;
-    walk.major = divided(number, is_down ? p.s.by_k : p.s.by_tiles);
+    walk.major = divided(number, is_down ? p.s.by_pairs : p.s.by_tiles);
     walk.minor = number - walk.major * walk.minors;
     return walk;
   }

@@ -125,6 +125,39 @@ def test_few_workgroups_take_all_the_work(run_nvidia_launches, multiprocessors):
     assert y.tobytes() == run_nvidia_launches(many.launches, v)["y"].tobytes()
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "affine4_g64_bf16_bf16"])
+def test_spans_of_extreme_scales(run_nvidia_launches, name):
+    """Rows of down by spans are the ones that go by chunks: NaN, zero, subnormal and large scales, each in its row."""
+    format = name.removesuffix("_bf16_bf16")
+    v = one_token(format, shape=(128, 320), narrow=format != name)
+    scales = v["down.scale"].reshape(8, 128, -1)
+    extreme = [255, 0, 1, 190, 60] if format == "mxfp4" else [0x7FC0, 0x8000, 0x0001, 0x5F00, 0x1F00]
+    for row, bits in enumerate(extreme):
+        scales[:, 7 * row + 3, 1] = np.array(bits, f"u{scales.itemsize}").view(scales.dtype)
+    with_spans, without = lowered(v, format, SM_90), lowered(v, format, H200)
+    assert with_spans and without and "_spans_" in with_spans.launches[0].symbol
+    got, want = (run_nvidia_launches(o.launches, v)["y"][0] for o in (with_spans, without))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    assert np.isnan(got[3])
+    finite = np.isfinite(want)
+    assert (np.isfinite(got) == finite).all() and finite.sum() >= 126
+    np.testing.assert_allclose(got[finite], want[finite], rtol=2e-4, atol=2e-5 * np.median(np.abs(want[finite])))
+
+
+def test_spans_of_infinite_and_tiny_columns(run_nvidia_launches):
+    """Columns of x: subnormal and huge ones in their units, then an infinite one and NaN."""
+    v = one_token("mxfp4", shape=(320, 64))
+    for columns in ({0: 1e-41, 40: 3e10, 70: -2e-30}, {100: np.inf}, {101: np.nan, 7: -np.inf}):
+        for column, value in columns.items():
+            v["x"][0, column] = value
+        lowering = lowered(v, "mxfp4", SM_90)
+        assert lowering
+        got, want = run_nvidia_launches(lowering.launches, v)["y"], expected(v, "silu", 0.0)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        finite = np.isfinite(want)
+        assert np.linalg.norm(got[finite] - want[finite]) <= 1e-5 * np.linalg.norm(want[finite])
+
+
 def test_padding_is_zero(run_nvidia_launches):
     v = one_token("mxfp4", shape=(64, 32), position=-1)
     lowering = lowered(v, "mxfp4")
@@ -173,6 +206,9 @@ def in_steps(run, v: dict[str, np.ndarray], format: str, biased: bool, rms: dict
 
 ALONE = [
     ("mxfp4", (544, 64), "f32", {}, H200),
+    ("mxfp4", (576, 64), "f32", {}, SM_90),  # by spans
+    ("mxfp4", (320, 128), "bf16", GROUPS, SM_90),
+    ("affine4_g64_bf16_bf16", (320, 320), "f32", {}, SM_90),
     ("affine4_g64_bf16_bf16", (576, 64), "bf16", GROUPS, SM_90),  # by spans
     ("nvfp4", (544, 64), "f16", {}, H200),
     ("bf16", (544, 64), "bf16", {}, H200),
