@@ -32,7 +32,7 @@ from .kernels import (
 WAVE = 32
 EIGHT = 8  # weight rows that a workgroup of stripes has at least: half of a stripe
 GEMM_TILE_N = 64  # columns of y of a workgroup of gemm.h
-ARGMAX_THREADS = 256
+ARGMAX_THREADS = 512
 # Columns of one row of x that a workgroup of stripes has at once, 32 KB of it.
 STRIPE_COLUMNS = {"f32": 8192, "f16": 16384, "bf16": 16384}
 GEMV_SHARES = (20, 40, 80, 160, 320, 800, 2**30)  # most workgroups of a gemv that are tried

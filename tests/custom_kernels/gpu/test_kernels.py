@@ -100,7 +100,7 @@ def test_few_rows_do_not_depend_on_each_other(run_launches, name):
         assert alone.tobytes() == together[:m].tobytes()
 
 
-@pytest.mark.parametrize("n", [1, 31, 257, 700])
+@pytest.mark.parametrize("n", [1, 31, 257, 700, 8192, 9001])
 def test_argmax(run_launches, n):
     """Ties, infinities, NaN in each place that another thread, wave or turn of the loop reads."""
     rng = np.random.default_rng(n)
