@@ -118,7 +118,7 @@ class DeviceQueue:
         """Until that much is done, or everything."""
         try:
             rt.HalFence.create_at(self._semaphore, self._last if value is None else value).wait()
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, LookupError, MemoryError) as error:  # IREE maps its status codes to these
             raise StrixhloError(f"a call failed on the device: {one_line(error)}") from None
 
     def close(self) -> None:

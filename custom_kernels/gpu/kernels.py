@@ -66,7 +66,7 @@ def threads(symbol: str) -> int:
     """Of a workgroup of the kernel; gemv kernels: as built for NVIDIA GPUs."""
     if tile := re.search(r"_m(\d+x\dx\d|\d+w|\d+r\dx\d+)", symbol):
         return tile_of(tile[1]).threads
-    if symbol.startswith("strixhlo_moe_one"):
+    if symbol.startswith("strixhlo_moe_one") or symbol == "strixhlo_argmax":
         return 512
     if stripes := re.match(r"strixhlo_(?:fused_)?((?:deep_)?stripes)_", symbol):
         return 32 * STRIPES[stripes[1]]

@@ -15,7 +15,7 @@ from rope_and_append_cases import CASES as ROPE_CASES
 from rope_and_append_cases import Call, Case
 
 from strixhlo.custom_kernels.gpu.attention_kernels import float32_kernels
-from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS
+from strixhlo.custom_kernels.gpu.kernels import DENSE, KERNELS, POOLS, threads
 from strixhlo.custom_kernels.gpu.launches import (
     argmax_launches,
     dense_matmul_launches,
@@ -112,7 +112,9 @@ def test_argmax(run_launches, n):
         rows[-1][n - 1] = bad
     rows.append(np.full(n, -np.inf, np.float32))
     x = np.stack(rows)
-    got = run_launches(argmax_launches(*x.shape), {"x": x})["y"]
+    (launch,) = argmax_launches(*x.shape)
+    assert threads(launch.symbol) == launch.threads  # more than its PTX says are not launched
+    got = run_launches((launch,), {"x": x})["y"]
     np.testing.assert_array_equal(got, [*x[:4].argmax(axis=1), -1, -1, -1])
     np.testing.assert_array_equal(got, np.asarray(argmax_op.reference(jnp.asarray(x))))
 
