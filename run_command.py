@@ -16,6 +16,7 @@ from .command_group import say_dim
 from .errors import StrixhloError
 from .loading_options import Loading, loading_options
 from .sampling_options import sampling_options, sampling_params
+from .text_file import text_of
 
 if TYPE_CHECKING:
     from .runtime.generate import Generation
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from standard input.")
+@click.option("-p", "--prompt", help="The prompt; - reads it from standard input.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="A text file with the prompt, in place of -p.")
 @click.option("--target", default="cpu", show_default=True, help="Which compiled program to run.")
 @click.option("--system", help="System message of the chat.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print prompt ids, tokens, text and timings as JSON at the end.")
 def run(
     bundle: Path,
-    prompt: str,
+    prompt: str | None,
+    file: Path | None,
     target: str,
     system: str | None,
     raw: bool,
@@ -57,9 +60,10 @@ def run(
     from .runtime.tokenizer import load_tokenizer
 
     params = sampling_params(sampling)
+    text = _prompt(prompt, file)
     opened = open_bundle(bundle)
     tokenizer = load_tokenizer(bundle)
-    ids = _prompt_ids(tokenizer, _standard_input() if prompt == "-" else prompt, system, raw)
+    ids = _prompt_ids(tokenizer, text, system, raw)
     quiet = as_json or token_ids
 
     def show(piece: str) -> None:
@@ -84,6 +88,15 @@ def run(
                 click.echo(f"{t.id:>7} {t.text!r} {t.logprob:.4f}  {best}")
     say_dim(summary(result, drafts, params.temperature > 0))
     say_dim(f"memory peak: {peak}")
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise StrixhloError("give the prompt: -p TEXT, -p - for standard input, or -f FILE")
+    if file is not None:
+        return text_of(file)
+    assert prompt is not None
+    return _standard_input() if prompt == "-" else prompt
 
 
 def _prompt_ids(tokenizer: BundleTokenizer, text: str, system: str | None, raw: bool) -> list[int]:

@@ -207,14 +207,15 @@ def _run(
     sources: Sequence[Source],
     say: Callable[[str], None],
 ) -> Result:
-    say(f"{test.name}{f', batch {test.batch}' if test.batch > 1 else ''}: warm-up")
+    name = f"{test.name}{f', batch {test.batch}' if test.batch > 1 else ''}"
+    say(f"{name}: warm-up")
     sequences = _Sequences(engine, test)
     calls = sequences.run(None if test.kind == "pp" else 1)
     rates = []
     total = test.tokens * test.batch
     with measured_energy(sources) as spent:
         for repetition in range(repeats):
-            say(f"{test.name}: {repetition + 1} of {repeats}")
+            say(f"{name}: {repetition + 1} of {repeats}")
             began = time.perf_counter()
             calls = sequences.run()
             rates.append(total / (time.perf_counter() - began))

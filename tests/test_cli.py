@@ -38,11 +38,13 @@ def test_run_streams_text(path: str) -> None:
     assert "4 prompt tokens" in done.stderr
 
 
-def test_run_json_and_token_ids_agree(path: str) -> None:
+def test_run_json_and_token_ids_agree(path: str, tmp_path: Path) -> None:
     arguments = ("run", path, "--raw", "-p", "-", "-n", "6")
     record = json.loads(strixhlo(*arguments, "--json", "--logprobs", "2", stdin="Once upon a time").stdout)
     ids = strixhlo(*arguments, "--token-ids", stdin="Once upon a time").stdout.split()
-    assert [str(i) for i in record["token_ids"]] == ids
+    (tmp_path / "prompt.txt").write_text("Once upon a time")
+    of_a_file = strixhlo("run", path, "--raw", "-f", str(tmp_path / "prompt.txt"), "-n", "6", "--token-ids")
+    assert [str(i) for i in record["token_ids"]] == ids == of_a_file.stdout.split()
     assert record["finish"] == "length" and len(record["logprobs"]) == 6
     for token in record["logprobs"]:
         assert token["top"][0]["id"] == token["id"] and token["top"][0]["logprob"] == token["logprob"] < 0
@@ -119,6 +121,9 @@ def test_compile_again_says_up_to_date(path: str) -> None:
         (("run", "PATH", "-p", "x", "--logit-bias", "a=b"), "--logit-bias 'a=b' is not of the form ID=BIAS"),
         (("run", "PATH", "-p", "x", "--json-schema", "/nowhere.json"), "/nowhere.json: No such file"),
         (("run", "PATH", "-p", "x", "--json-schema", "/dev/zero"), "/dev/zero: not a file of at most 256 MiB"),
+        (("run", "PATH"), "give the prompt: -p TEXT, -p - for standard input, or -f FILE"),
+        (("run", "PATH", "-p", "x", "-f", "/dev/null"), "give the prompt: -p TEXT"),
+        (("run", "PATH", "-f", "/nowhere.txt"), "/nowhere.txt: No such file"),
         (("run", "PATH", "-p", "x", "--speculate", "lookup", "--draft", "PATH"), "--draft goes with --speculate auto"),
         (("run", "PATH", "-p", "x " * 2000, "--raw"), "do not fit into the context of 1024"),
         (("run", "PATH", "-p", "", "--raw"), "the prompt has no tokens"),

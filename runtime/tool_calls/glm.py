@@ -11,29 +11,22 @@ from typing import Any
 
 from .markers import split_at_marker
 from .pieces import CallArguments, CallBegin, Content, Piece, merged
+from .step_parser import StepParser
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
 
 
-class GlmParser:
+class GlmParser(StepParser):
     """Content outside the markers; arguments are given out value by value."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         functions = [t.get("function") or {} for t in tools]
         self._schemas = {f.get("name"): (f.get("parameters") or {}).get("properties") or {} for f in functions}
-        self._held = ""
+        super().__init__()
         self._mode = "content"  # content, name, between, key, before_value, value
         self._name = self._key = ""
         self._calls = self._values = 0
-
-    def push(self, text: str) -> list[Piece]:
-        """See OutputParser."""
-        self._held += text
-        out: list[Piece] = []
-        while self._held and self._step(out):
-            pass
-        return merged(out)
 
     def finish(self) -> list[Piece]:
         """See OutputParser."""

@@ -12,28 +12,21 @@ import re
 
 from .markers import split_at_marker
 from .pieces import CallArguments, CallBegin, Content, Piece, Reasoning, merged
+from .step_parser import StepParser
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", START)
 
 
-class HarmonyParser:
+class HarmonyParser(StepParser):
     """Needs the special tokens in its text."""
 
     def __init__(self) -> None:
-        self._held = ""
+        super().__init__()
         self._header: str | None = ""  # being read; None: inside a message
         self._channel = "final"
         self._recipient: str | None = None
         self._calls = -1
-
-    def push(self, text: str) -> list[Piece]:
-        """See OutputParser."""
-        self._held += text
-        out: list[Piece] = []
-        while self._held and self._step(out):
-            pass
-        return merged(out)
 
     def finish(self) -> list[Piece]:
         """See OutputParser."""

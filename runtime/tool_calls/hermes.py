@@ -8,28 +8,21 @@ from __future__ import annotations
 from .json_call import JsonCall
 from .markers import split_at_marker
 from .pieces import CallArguments, CallBegin, Content, Piece, merged
+from .step_parser import StepParser
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 
-class HermesParser:
+class HermesParser(StepParser):
     """Content outside the markers, a call inside; text inside them that is no call object is content too."""
 
     def __init__(self) -> None:
-        self._held = ""
+        super().__init__()
         self._space = ""  # white space that is content only if content follows
         self._call: JsonCall | None = None
         self._after = False  # the call's object has ended, its closing marker has not come
         self._calls = 0
         self._announced = False
-
-    def push(self, text: str) -> list[Piece]:
-        """See OutputParser."""
-        self._held += text
-        out: list[Piece] = []
-        while self._held and self._step(out):
-            pass
-        return merged(out)
 
     def finish(self) -> list[Piece]:
         """See OutputParser."""

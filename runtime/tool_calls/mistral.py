@@ -8,27 +8,20 @@ from __future__ import annotations
 from .json_call import JsonCall
 from .markers import split_at_marker
 from .pieces import CallArguments, CallBegin, Content, Piece, merged
+from .step_parser import StepParser
 
 BEGIN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
 
-class MistralParser:
+class MistralParser(StepParser):
     """Content up to the first marker; after it only calls."""
 
     def __init__(self) -> None:
-        self._held = ""
+        super().__init__()
         self._mode = "content"  # content, begun, list, name, arguments
         self._call = JsonCall()
         self._announced = False
         self._calls = 0
-
-    def push(self, text: str) -> list[Piece]:
-        """See OutputParser."""
-        self._held += text
-        out: list[Piece] = []
-        while self._held and getattr(self, f"_{self._mode}")(out):
-            pass
-        return merged(out)
 
     def finish(self) -> list[Piece]:
         """See OutputParser."""
@@ -39,6 +32,9 @@ class MistralParser:
             out += [CallBegin(self._calls, name), CallArguments(self._calls, "{}")]
         self._held = ""
         return merged(out)
+
+    def _step(self, out: list[Piece]) -> bool:
+        return bool(getattr(self, f"_{self._mode}")(out))
 
     def _content(self, out: list[Piece]) -> bool:
         before, marker, self._held = split_at_marker(self._held, (BEGIN,))
