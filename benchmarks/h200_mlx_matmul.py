@@ -1,12 +1,12 @@
 """MLX's quantized matmul on an NVIDIA GPU: 1, 16, 128 and 512 rows of bfloat16 in MLX's own formats.
 
-  python benchmarks/h200_mlx_matmul.py warm           # compiles MLX's kernels, all formats at once, into its cache
-  python benchmarks/h200_mlx_matmul.py [FORMAT ...]   # the table; all formats without any
+  python benchmarks/h200_mlx_matmul.py warm [ROWS ...]          # compiles MLX's kernels, all formats at once
+  python benchmarks/h200_mlx_matmul.py [ROWS ...] [FORMAT ...]  # the table; all of those that are not named
 
-Needs mlx[cuda] and a GPU, nothing of this project. Weights rotate over 512 MB or more, so that no cache helps. Calls
-that do not need each other's results are evaluated in one go, as many as take some milliseconds: microseconds a call,
-the median of five, GB/s of weights (codes, scales, biases) and TFLOP/s. "in a chain" is a pair of calls of both shapes,
-each of which needs the one before it, as in a model: MLX may not run them side by side.
+Needs mlx[cuda] and a GPU, nothing of this project. MLX compiles a kernel when it first needs it, which takes half a
+minute for each format and 16 rows, and again for many; MLX_PTX_CACHE_DIR is where it keeps them. Weights rotate over
+512 MB or more, so that no cache helps. Calls that do not need each other's results are evaluated in one go, as many as
+take some milliseconds: microseconds a call, the median of five, GB/s of weights (codes, scales, biases) and TFLOP/s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = ((14336, 4096), (4096, 14336))
 ROWS = (16, 128, 512, 1)
 ROTATING = 512 << 20  # bytes of weights
 LONG = 0.012  # seconds that what is timed takes, at least about
-WARM_SECONDS = 45
+WARM_SECONDS = 240
 
 Weight = tuple[Any, ...]
 
@@ -76,14 +76,13 @@ def random_x(mx: Any, rows: int, k: int) -> Any:
     return x
 
 
-def measured(mx: Any, format: str) -> None:
+def measured(mx: Any, format: str, all_rows: Sequence[int]) -> None:
     """Print the format's lines, as they come."""
-    of_shape, bytes_of = {}, {}
+    of_shape = {}
     for n, k in SHAPES:
         bits = FORMATS[format][1]
         of_shape[n, k] = weights(mx, format, n, k, -(-ROTATING // (n * k * bits // 8)))
-        bytes_of[n, k] = sum(p.nbytes for p in of_shape[n, k][0] if p is not None)
-    for rows in ROWS:
+    for rows in all_rows:
         cells = []
         for n, k in SHAPES:
             x, made = random_x(mx, rows, k), of_shape[n, k]
@@ -91,23 +90,16 @@ def measured(mx: Any, format: str) -> None:
             def calls(count: int, x: Any = x, made: list[Weight] = made) -> list[Any]:
                 return [multiply(mx, format, x, made[i % len(made)]) for i in range(count)]
 
-            took = seconds_a_call(mx, calls, len(made))
-            cells.append(f"{took * 1e6:.1f} | {bytes_of[n, k] / took / 1e9:.0f} | {2 * rows * n * k / took / 1e12:.1f}")
-        x, (up, down) = random_x(mx, rows, SHAPES[0][1]), (of_shape[s] for s in SHAPES)
-
-        def chain(count: int, x: Any = x, up: list[Weight] = up, down: list[Weight] = down) -> Any:
-            for i in range(count):
-                x = multiply(mx, format, multiply(mx, format, x, up[i % len(up)]), down[i % len(down)])
-            return x
-
-        pair = seconds_a_call(mx, chain, len(up))
-        print(f"| {format} | {rows} | {' | '.join(cells)} | {pair * 1e6:.1f} |", flush=True)
+            took, size = seconds_a_call(mx, calls, len(made)), sum(p.nbytes for p in made[0] if p is not None)
+            cells.append(f"{took * 1e6:.1f} | {size / took / 1e9:.0f} | {2 * rows * n * k / took / 1e12:.1f}")
+        print(f"| {format} | {rows} | {' | '.join(cells)} |", flush=True)
 
 
-def warm(formats: Sequence[str]) -> None:
-    """Each format once in a process of its own: MLX compiles kernels as it needs them, and keeps them in its cache."""
+def warm(all_rows: Sequence[int]) -> None:
+    """Each format once in a process of its own."""
     began = time.perf_counter()
-    running = {f: subprocess.Popen([sys.executable, __file__, "once", f]) for f in formats}
+    wanted = [str(r) for r in all_rows]
+    running = {f: subprocess.Popen([sys.executable, __file__, "once", f, *wanted]) for f in FORMATS}
     while running and time.perf_counter() - began < WARM_SECONDS:
         for format in [f for f, p in running.items() if p.poll() is not None]:
             code = running.pop(format).returncode
@@ -118,28 +110,37 @@ def warm(formats: Sequence[str]) -> None:
         print(f"{format}: not compiled within {WARM_SECONDS} s", flush=True)
 
 
-def main(arguments: list[str]) -> None:
-    """See the module."""
-    match arguments:
-        case ["-h" | "--help", *_]:
-            raise SystemExit(__doc__)
-        case ["warm", *formats]:
-            return warm(formats or list(FORMATS))
+def once(format: str, all_rows: Sequence[int]) -> None:
+    """One call of each number of rows."""
     import mlx.core as mx
 
-    match arguments:
+    (made,) = weights(mx, format, *SHAPES[0], 1)
+    for rows in all_rows:
+        mx.eval(multiply(mx, format, random_x(mx, rows, SHAPES[0][1]), made))
+
+
+def main(arguments: list[str]) -> None:
+    """See the module."""
+    rows = [int(a) for a in arguments if a.isdigit()] or list(ROWS)
+    match [a for a in arguments if not a.isdigit()]:
+        case ["-h" | "--help", *_]:
+            raise SystemExit(__doc__)
+        case ["warm"]:
+            return warm(rows)
         case ["once", format]:
-            (made,) = weights(mx, format, *SHAPES[0], 1)
-            for rows in ROWS:
-                mx.eval(multiply(mx, format, random_x(mx, rows, SHAPES[0][1]), made))
-            return
+            return once(format, rows)
+        case formats if set(formats) <= set(FORMATS):
+            chosen = formats or list(FORMATS)
+        case _:
+            raise SystemExit(__doc__)
+    import mlx.core as mx
+
     print(f"MLX {version('mlx')} on {mx.default_device()}", flush=True)
-    units = "us | GB/s | TFLOP/s"
-    print("| format | rows |", " | ".join(f"{n}x{k}: {units}" for n, k in SHAPES), "| both in a chain, us |")
-    print("|---" * 9 + "|", flush=True)
-    for format in arguments or FORMATS:
+    print("| format | rows |", " | ".join(f"{n}x{k}: us | GB/s | TFLOP/s" for n, k in SHAPES), "|")
+    print("|---" * 8 + "|", flush=True)
+    for format in chosen:
         try:
-            measured(mx, format)
+            measured(mx, format, rows)
         except (RuntimeError, ValueError, TypeError) as error:
             print(f"| {format} | {type(error).__name__}: {' '.join(str(error).split())[:300]} |", flush=True)
         mx.clear_cache()

@@ -45,6 +45,21 @@ DEVICE void copy_if_async(LOCAL u32x4* to, const GLOBAL u32x4* from, bool there,
 DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"((u32)(u64)to), "l"(from), "r"(size) : "memory");
 }
+// 4, 8 or 16 bytes to AT bytes behind `to`; zeros unless `rows` is more than `row`.
+template <u32 BYTES, u32 AT>
+DEVICE void copy_row_async(LOCAL u8* to, const GLOBAL u8* from, u32 rows, u32 row) {
+  if constexpr (BYTES == 16) {
+    asm volatile("{.reg .pred p; setp.le.u32 p, %2, %3; cp.async.cg.shared.global.L2::128B [%0+%4], [%1], 16, p;}"
+                 :
+                 : "r"((u32)(u64)to), "l"(from), "r"(rows), "r"(row), "n"(AT)
+                 : "memory");
+  } else {
+    asm volatile("{.reg .pred p; setp.le.u32 p, %2, %3; cp.async.ca.shared.global [%0+%4], [%1], %5, p;}"
+                 :
+                 : "r"((u32)(u64)to), "l"(from), "r"(rows), "r"(row), "n"(AT), "n"(BYTES)
+                 : "memory");
+  }
+}
 // What was asked for since the last call is one group of copies.
 DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // At most the last LEFT groups are still on their way.
@@ -68,6 +83,10 @@ DEVICE void copy_word_async(LOCAL u32* to, const GLOBAL u8* from, u32 size) {
   u32 word = 0;
   for (u32 i = 0; i < size; i++) word |= (u32)from[i] << (8 * i);
   *to = word;
+}
+template <u32 BYTES, u32 AT>
+DEVICE void copy_row_async(LOCAL u8* to, const GLOBAL u8* from, u32 rows, u32 row) {
+  for (u32 i = 0; i < BYTES / 4; i++) ((LOCAL u32*)(to + AT))[i] = row < rows ? ((const GLOBAL u32*)from)[i] : 0u;
 }
 DEVICE void end_group() {}
 template <u32>

@@ -169,10 +169,9 @@ template <class U, u32 BITS, u32 ZERO, bool HAS_MINIMUM>
 struct CodePairs<SmallK<BITS, ZERO, HAS_MINIMUM>, U> : PairsOfStream<U, BITS, ZERO> {};
 
 // E2M1 with its fields where a float16 has them: too small by 2^14.
-template <>
-struct CodePairs<Mxfp4, f16> : CodeRows<4> {
+struct PairsOfE2m1 : CodeRows<4> {
   static constexpr Order ORDER = NEIGHBOURS;
-  static constexpr f32 OFFSET = 0.0f, UNIT = 16384.0f;
+  static constexpr f32 OFFSET = 0.0f;
   struct Piece {
     u32 words[4][2], zero;
   };
@@ -192,27 +191,25 @@ struct CodePairs<Mxfp4, f16> : CodeRows<4> {
   }
 };
 template <>
-struct CodePairs<Nvfp4, f16> : CodeRows<4> {
-  static constexpr Order ORDER = LINEAR;
-  static constexpr f32 OFFSET = 0.0f, UNIT = 16384.0f;
-  struct Piece {
-    const LOCAL u16* rows[2];
-    u32 zero;
-  };
-  DEVICE void load(const LOCAL u8* rows, Piece& piece) {
-    UNROLL for (u32 r = 0; r < 2; r++) {
-      piece.rows[r] = (const LOCAL u16*)(rows + (lane_id() / 4 + 8 * r) * STRIDE) + lane_id() % 4;
-    }
-    piece.zero = unknown_zero();
-  }
-  DEVICE void factor(const Piece& piece, u32 b, u32 (&a)[2][4]) {
-    UNROLL for (u32 half = 0; half < 2; half++) {
-      UNROLL for (u32 r = 0; r < 2; r++) {
-        const u32 apart = bytes_apart(piece.rows[r][8 * b + 4 * half]);
-        a[half][r] = carried(multiply_integers(apart & 0x000f000fu, 512 + piece.zero, 0x70007000u));
-        a[half][2 + r] = carried(multiply_integers(apart, 32 + piece.zero, 0x70007000u));
-      }
-    }
+struct CodePairs<Mxfp4, f16> : PairsOfE2m1 {
+  static constexpr f32 UNIT = 16384.0f;
+};
+// Times its scale, which is exact: six significant bits, and multiples of 2^-19 below 8 (both times 2^9).
+template <>
+struct CodePairs<Nvfp4, f16> : PairsOfE2m1 {
+  static constexpr f32 UNIT = 512.0f;
+  // Of the lane's codes of block b, twice, times 2^5. scales: those of a piece of a row.
+  DEVICE u32 scale(const u32 (&scales)[2], u32 b) {
+    constexpr f32 FACTOR = 32.0f;
+    const u32 at = b % 2 * 2 + lane_id() % 4 / 2;
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 890
+    u32 twice;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(twice) : "h"((u16)__nvvm_prmt((i32)scales[b / 2], 0, (i32)(at * 0x11u))));
+    return half_multiply(twice, FACTOR);
+#else
+    const f32 one = float_of_e4m3(scales[b / 2] >> (8 * at) & 255u) * FACTOR;
+    return half_pair(one, one);
+#endif
   }
 };
 template <Scaling SCALING>
@@ -253,6 +250,9 @@ inline constexpr bool IN_BF16<Affine<BITS, GROUP, S, B>> = BITS < 8;
 template <u32 BITS, u32 ZERO, bool HAS_MINIMUM>
 inline constexpr bool IN_BF16<SmallK<BITS, ZERO, HAS_MINIMUM>> = true;
 
+// Whether numbers of a pair are times their scales already.
+template <class C>
+inline constexpr bool SCALED_PAIRS = requires { &C::scale; };
 // Steps of 16 columns that share a scale, of the eight of a piece.
 template <class W>
 inline constexpr u32 STEPS_A_SCALE = W::GROUPS == 2 ? 1 : 2;

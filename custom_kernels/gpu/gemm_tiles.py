@@ -69,25 +69,25 @@ EXPERT_TILE, EXPERT_MATRIX_TILE = Tile(64, 4, 1), Tile(64, 0, 0)
 _OF_ONE_TERM = (Tile(16, 2, 4), Tile(32, 2, 4), Tile(64, 4, 2), Tile(64, 4, 1))
 _OF_TWO_TERMS = (Tile(16, 2, 4), Tile(32, 2, 2), Tile(64, 4, 1))
 TILES: dict[str, tuple[Tile, ...]] = {"bf16": _OF_ONE_TERM, "f16": _OF_TWO_TERMS, "f32": _OF_TWO_TERMS}
-# The same of up to 16 rows, of quantized weights: two workgroups of eight waves on a multiprocessor, or one of twelve.
-REGISTER_TILES = tuple(
-    Tile(16, 0, waves, stripes) for waves in (8, 12) for stripes in (1, 2, 3, 4, 7) if waves == 12 or stripes <= 4
-)
+# The same of up to 16 rows, of quantized weights: two workgroups of eight waves and up to four stripes on a
+# multiprocessor, or one.
+REGISTER_TILES = tuple(Tile(16, 0, waves, stripes) for waves in (8, 12) for stripes in (1, 2, 3, 4, 7))
 MULTIPROCESSORS = 132
-TWELVE_WAVES = ("q4_1", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "mxfp4", "nvfp4")  # which these are faster for
+SUPER_SCALED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")  # formats whose scales each lane loads
+TWELVE_WAVES = ("q4_1", "q5_1", *SUPER_SCALED, "mxfp4", "nvfp4")  # which these are faster for
 
 
 def register_tile(kernel: str, x: str, columns: Sequence[int], gated: bool = False) -> Tile:
     """For up to 16 rows of x: by what was measured (benchmarks/gpu_kernels.py)."""
     stripes = sum(-(-n // (STRIPE // (1 + gated))) for n in columns)
     each = stripes / MULTIPROCESSORS
+    if each > 4:
+        return Tile(16, 0, 12 if x != "f32" and kernel in SUPER_SCALED else 8, 7)
     if x == "f32":
-        return Tile(16, 0, 12, min(4, max(1, -(-stripes // MULTIPROCESSORS))))
-    if each > 4 and kernel in TWELVE_WAVES:
-        return Tile(16, 0, 12, 7)
+        return Tile(16, 0, 12, max(1, -(-stripes // MULTIPROCESSORS)))
     if each > 2 and each <= 3 and (kernel in TWELVE_WAVES or kernel.startswith("affine4")):
         return Tile(16, 0, 12, 3)
-    return Tile(16, 0, 8, min(4, max(1, -(-stripes // MULTIPROCESSORS))))
+    return Tile(16, 0, 8, max(1, -(-stripes // MULTIPROCESSORS)))
 
 
 def tiled(kernel: str, x: str, nvidia: bool) -> bool:
@@ -129,6 +129,6 @@ def choose_tile(
     rule = next((t for t in reversed(fitting) if busy(t)), fitting[min(1, len(fitting) - 1)])
     if kernel not in DENSE and k % PIECE == 0 and m <= 16:
         rule = register_tile(kernel, x, columns, gated)
-        tiles = (*tiles, *(t for t in REGISTER_TILES if x != "f32" or (t.waves_k > 8 and t.stripes < 7)))
+        tiles = (*tiles, *(t for t in REGISTER_TILES if x != "f32" or (t.waves_k > 8) == (t.stripes < 7)))
     question = Question("gated_gemm_tile" if gated else "gemm_tile", with_elements(kernel, x), m, (*columns, k))
     return tile_of(str(choices.pick(question, {"tile": rule.name}, [{"tile": t.name} for t in tiles])["tile"]))

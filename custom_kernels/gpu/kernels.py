@@ -204,7 +204,7 @@ def _bounded(ptx: str) -> str:
     driver gives them enough registers and no more."""
 
     def bound(entry: re.Match[str]) -> str:
-        stripes = "_stripes_" in entry[2] or re.search(r"_m\d+r\dx\d+", entry[2])
+        stripes = "_stripes_" in entry[2] or re.search(r"_m\d+r[1-4]x\d+", entry[2])
         several = stripes and threads(entry[2]) == 256
         at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if several else ""
         return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"

@@ -3,14 +3,19 @@
 
 #include "mma.h"
 
-// The larger of two pairs of bfloat16 numbers that are not negative.
-DEVICE u32 larger_pair(u32 a, u32 b) {
-#if defined(__NVPTX__)
+// The larger magnitudes of two pairs of bfloat16 numbers, with any signs; a NaN is not chosen if the other is none.
+DEVICE u32 larger_magnitudes(u32 a, u32 b) {
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 860
   u32 result;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+#elif defined(__NVPTX__)
+  u32 result;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a & 0x7fff7fffu), "r"(b & 0x7fff7fffu));
   return result;
 #else
-  const u32 low = a << 16 > b << 16 ? a : b, high = a >> 16 > b >> 16 ? a : b;
+  const u32 x = a & 0x7fff7fffu, y = b & 0x7fff7fffu;
+  const u32 low = x << 16 > y << 16 ? x : y, high = x >> 16 > y >> 16 ? x : y;
   return (low & 0xffffu) | (high & 0xffff0000u);
 #endif
 }
@@ -20,6 +25,13 @@ constexpr u32 two_of_bf16(f32 value) { return __builtin_bit_cast(u32, value) / 6
 DEVICE u32 half_add(u32 pair, f32 value) {
   const f16x2 sum = __builtin_bit_cast(f16x2, pair) + (f16x2){(f16)value, (f16)value};
   return __builtin_bit_cast(u32, sum);
+}
+// Both float16 numbers of a pair times `value`, or times those of another pair.
+DEVICE u32 half_multiply(u32 a, u32 b) {
+  return __builtin_bit_cast(u32, __builtin_bit_cast(f16x2, a) * __builtin_bit_cast(f16x2, b));
+}
+DEVICE u32 half_multiply(u32 pair, f32 value) {
+  return half_multiply(pair, __builtin_bit_cast(u32, (f16x2){(f16)value, (f16)value}));
 }
 // Halves `a` and `b` (0 or 1) of two words.
 DEVICE u32 halves_of(u32 first, u32 second, u32 a, u32 b) {

@@ -8,29 +8,33 @@
 // two that its largest decides, so what is lost is below 2^-39, or 2^-22, of that.
 #pragma once
 
-#include "async_copy.h"
-#include "code_pairs.h"
 #include "pair_arithmetic.h"
+#include "register_feed.h"
 #include "register_hints.h"
 #include "rows_of_x.h"
-#include "stripe.h"
 
 template <u32 STRIPES, u32 WAVES_, class W, class X, bool PAIRED>
 struct RegisterGemm {
-  // Eight waves are half of a multiprocessor's; twelve, with 168 registers each, all of it: they load x straight from global memory.
-  static constexpr bool DIRECT = WAVES_ > 8, WIDE = sizeof(X) == 4;
-  static constexpr u32 M = 16, WAVES = WAVES_, TERMS = WIDE ? 2 : 1, THREADS = WAVES * WAVE, COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
+  static constexpr bool WIDE = sizeof(X) == 4;
+  static constexpr u32 M = 16, WAVES = WAVES_, TERMS = WIDE ? 2 : 1, THREADS = WAVES * WAVE;
+  static constexpr u32 COLUMNS = (PAIRED ? STRIPE / 2 : STRIPE) * STRIPES;
+  // Eight waves of up to four stripes are half of a multiprocessor's; others, with more registers each, all of it: they
+  // load x straight from global memory, as all do whose x is wide.
+  static constexpr bool DIRECT = WIDE || WAVES > 8 || STRIPES > 4;
+  static constexpr bool KEPT = DIRECT && WAVES == 8 && !WIDE;  // whether the next piece's x has registers of its own
   static constexpr bool IN_HALVES = Element<X>::BITS > 8 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS != 11;
   using U = If<IN_HALVES, f16, BF16>;
   using C = CodePairs<W, U>;
   static constexpr u32 STEPS = 8, SHARING = STEPS_A_SCALE<W>, GROUPS = STEPS / SHARING;
   static constexpr bool MINIMUM = W::MINIMUM, SHIFTED = C::OFFSET != 0.0f && (WIDE || !MINIMUM);
-  // Bytes of local memory: of a stage, of a piece of x.
-  static constexpr u32 STAGE = STRIPE * C::STRIDE;
-  static constexpr u32 OF_X = DIRECT ? 0 : M * PIECE * 2;
-  static constexpr u32 FITTING = (STRIPE_LOCAL / WAVES - OF_X) / STAGE, STAGES = FITTING < 5 ? FITTING : 5;
-  static constexpr u32 OF_WAVE = STAGES * STAGE + OF_X;
-  static_assert(STAGES >= 2 && WAVES * OF_WAVE <= STRIPE_LOCAL && WAVES * STRIPES * 1024 <= STRIPE_LOCAL && (DIRECT || !WIDE));
+  using Feed = RegisterFeed<W, C, STRIPES, WAVES, PAIRED>;
+  static constexpr bool FED = Feed::SCALED;  // whether scales come with the codes
+  // Bytes of local memory: of a row of x (what lanes read together is in different banks), of a stage, of a piece of x.
+  static constexpr u32 OF_ROW = PIECE * 2 + (C::ORDER == NEIGHBOURS ? 64 : 32);
+  static constexpr u32 STAGE = Feed::STAGE, OF_X = DIRECT ? 0 : M * OF_ROW;
+  static constexpr u32 FITTING = (STRIPE_LOCAL / WAVES / 16 * 16 - OF_X) / STAGE, STAGES = FITTING < 5 ? FITTING : 5;
+  static constexpr u32 AHEAD = STAGES - 1, OF_WAVE = STAGES * STAGE + OF_X;
+  static_assert(STAGES >= 2 && WAVES * OF_WAVE <= STRIPE_LOCAL && WAVES * STRIPES * 1024 <= STRIPE_LOCAL);
 
   W low = W(Parts{}), high = W(Parts{});
   u32 low_first, low_end, high_first, high_end, k, pieces;
@@ -39,63 +43,16 @@ struct RegisterGemm {
   u32 of_x[4][2][TERMS][4];   // block, 8 rows, term, pairs of a lane
   f32 sums[GROUPS][2][2];     // of columns of x that share a scale: of rows 2 t and 2 t + 1
   f32 units[2][2];            // what products of those rows are multiplied by
+  LOCAL u8* ring;             // the wave's local memory: stages, a piece of x
 
-  DEVICE LOCAL u8* ring() { return (LOCAL u8*)launch_local<STRIPE_LOCAL>() + wave_id() * OF_WAVE; }
-  DEVICE LOCAL u8* piece_of_x() { return ring() + STAGES * STAGE; }
-  // Where chunk `chunk` of a row of x is, so that what lanes read together is in different banks.
-  DEVICE u32 place_of(u32 row, u32 chunk) {
-    return row * (PIECE * 2) + (chunk ^ (C::ORDER == NEIGHBOURS ? (row & 1) * 4 : (row & 3) * 2)) * 16;
-  }
+  MEMBER LOCAL u8* piece_of_x() const { return ring + STAGES * STAGE; }
+  // Where chunk `chunk` of a row of x is.
+  DEVICE u32 place_of(u32 row, u32 chunk) { return row * OF_ROW + chunk * 16; }
   MEMBER StripeRows<W> rows_of(u32 s) const {
     constexpr u32 ROWS = PAIRED ? STRIPE / 2 : STRIPE;
     return {low, high, low_first + s * ROWS, low_end, high_first + s * ROWS, high_end};
   }
 
-  // What a lane copies of each stage: whole rows to a copy, or, where those are not 64 or 128 bytes, all chunks of a row by
-  // two lanes. The first place of codes, and of high bits, in a tensor of rows 0 to 7, and 8 to 15, of the first stripe.
-  static constexpr bool EVEN = C::CHUNKS == 4 || C::CHUNKS == 8;
-  static constexpr u32 COPIES = (C::CHUNKS + 1) / 2, HIGH = C::CHUNKS - C::FIRST;
-  struct Feed {
-    const GLOBAL u8* codes[EVEN ? 2 : 1];
-    const GLOBAL u8* high;
-    u32 of_row, of_high, left;  // bytes of a row; how many rows there are from the lane's first one on
-  };
-  MEMBER Feed feed() const {
-    Feed f = {};
-    const u32 lane = lane_id(), row = EVEN ? lane / C::CHUNKS : lane % STRIPE, chunk = EVEN ? lane % C::CHUNKS : lane / STRIPE;
-    f.of_row = k / 8 * C::FIRST;
-    f.of_high = k / 8 * HIGH;
-    const u32 of_low = low_first + row, of_high = high_first + (EVEN ? row : row - 8);
-    const GLOBAL u8* const from[2] = {(const GLOBAL u8*)low.parts.codes + (u64)of_low * f.of_row + chunk * 16,
-                                      (const GLOBAL u8*)high.parts.codes + (u64)of_high * f.of_row + chunk * 16};
-    f.codes[0] = EVEN || row < 8 ? from[0] : from[1];
-    if constexpr (EVEN) f.codes[1] = from[1];
-    if constexpr (HIGH > 0) {
-      const GLOBAL u8* of_tensor = (const GLOBAL u8*)(row < 8 ? low : high).parts.high;
-      f.high = of_tensor + (u64)(row < 8 ? of_low : of_high) * f.of_high + chunk * 16;
-    }
-    const u32 first = EVEN || row < 8 ? of_low : of_high, end = EVEN || row < 8 ? low_end : high_end;
-    f.left = first < end ? end - first : 0u;
-    return f;
-  }
-  MEMBER void ask_for_codes(const Feed& f, u32 s, u32 piece, u32 stage) const {
-    constexpr u32 ROWS = PAIRED ? STRIPE / 2 : STRIPE, OF_COPY = WAVE / C::CHUNKS;
-    const u32 lane = lane_id(), row = EVEN ? lane / C::CHUNKS : lane % STRIPE, chunk = EVEN ? lane % C::CHUNKS : lane / STRIPE;
-    LOCAL u8* to = ring() + stage + row * C::STRIDE + chunk * 16;
-    const u32 before = s * ROWS, at = before * f.of_row + piece * (C::FIRST * 16);
-    UNROLL for (u32 i = 0; i < COPIES; i++) {
-      if constexpr (EVEN) {
-        const u32 later = i % (COPIES / 2) * OF_COPY, of_half = i / (COPIES / 2);
-        const bool there = before + later + (PAIRED ? 0 : of_half * 8) < f.left;
-        copy_async((LOCAL u32x4*)(to + i * OF_COPY * C::STRIDE),
-                   (const GLOBAL u32x4*)(f.codes[of_half] + (at + later * f.of_row)), there);
-      } else {
-        const GLOBAL u8* from = f.codes[0] + (at + i * 32);
-        if (HIGH > 0 && 2 * i >= C::FIRST) from = f.high + (before * f.of_high + piece * (HIGH * 16) + (2 * i - C::FIRST) * 16);
-        if (2 * i + 1 < C::CHUNKS || chunk == 0) copy_async((LOCAL u32x4*)(to + i * 32), (const GLOBAL u32x4*)from, before < f.left);
-      }
-    }
-  }
   template <class Source>
   MEMBER void ask_for_x(u32 piece, const Source& source) const {
     const u32 lane = lane_id(), chunk = lane % 16, column = piece * PIECE + chunk * 8;
@@ -117,19 +74,26 @@ struct RegisterGemm {
     scales.of[1].template ask<true>(high, rows.in_tensor(g + 8), piece);
   }
 
+  // A piece of x as it is, in neighbouring pairs, or numbers where it is wide.
+  using Raw = u32[4][2][TERMS][4];
   template <class Source>
-  MEMBER void load_x(u32 piece, const Source& source) {
+  MEMBER void load_x(u32 piece, const Source& source, Raw& to) const {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
     UNROLL for (u32 n = 0; n < 2; n++) {
       const GLOBAL X* row = x + ((u64)source(8 * n + g) * k + piece * PIECE);
       UNROLL for (u32 b = 0; b < 4; b++) {
-        if constexpr (C::ORDER == NEIGHBOURS) {
+        if constexpr (WIDE) {
+          UNROLL for (u32 h = 0; h < 2; h++) {
+            const u32x4 v = ((const GLOBAL u32x4*)row)[8 * b + (C::ORDER == NEIGHBOURS ? 2 * t + h : 4 * h + t)];
+            UNROLL for (u32 i = 0; i < 4; i++) to[b][n][h][i] = v[i];
+          }
+        } else if constexpr (C::ORDER == NEIGHBOURS) {
           const u32x4 v = ((const GLOBAL u32x4*)row)[4 * b + t];
-          UNROLL for (u32 i = 0; i < 4; i++) of_x[b][n][0][i] = v[i];
+          UNROLL for (u32 i = 0; i < 4; i++) to[b][n][0][i] = v[i];
         } else {
           UNROLL for (u32 h = 0; h < 2; h++) {
             const u32x2 v = ((const GLOBAL u32x2*)row)[8 * b + 4 * h + t];
-            UNROLL for (u32 i = 0; i < 2; i++) of_x[b][n][0][2 * h + i] = v[i];
+            UNROLL for (u32 i = 0; i < 2; i++) to[b][n][0][2 * h + i] = v[i];
           }
         }
       }
@@ -173,15 +137,13 @@ struct RegisterGemm {
     return found < 15 ? 15u : smaller(found, 254u);
   }
   // A piece of float32 numbers as two float16 terms, and `units`.
-  template <class Source>
-  MEMBER void load_wide_x(u32 piece, const Source& source) {
-    const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
+  MEMBER void split_x() {
+    const u32 lane = lane_id(), t = lane % 4;
     UNROLL for (u32 n = 0; n < 2; n++) {
-      const GLOBAL f32x4* row = (const GLOBAL f32x4*)(x + ((u64)source(8 * n + g) * k + piece * PIECE));
       f32x4 v[4][2];
       f32 most = 0.0f;
-      UNROLL for (u32 b = 0; b < 4; b++) {
-        UNROLL for (u32 h = 0; h < 2; h++) v[b][h] = row[8 * b + (C::ORDER == NEIGHBOURS ? 2 * t + h : 4 * h + t)];
+      UNROLL for (u32 i = 0; i < 32; i++) {
+        v[i / 8][i / 4 % 2][i % 4] = __builtin_bit_cast(f32, of_x[i / 8][n][i / 4 % 2 * (TERMS - 1)][i % 4]);
       }
       UNROLL for (u32 i = 0; i < 32; i++) most = larger_magnitude(most, v[i / 8][i / 4 % 2][i % 4]);
       UNROLL for (u32 mask = 1; mask < 4; mask *= 2) most = larger_magnitude(most, shuffle(most, lane ^ mask));
@@ -208,10 +170,13 @@ struct RegisterGemm {
     const u32 lane = lane_id(), t = lane % 4;
     u32 most[2] = {};
     UNROLL for (u32 n = 0; n < 2; n++) {
-      UNROLL for (u32 i = 0; i < 16; i++) most[n] = larger_pair(most[n], of_x[i / 4][n][0][i % 4] & 0x7fff7fffu);
+      UNROLL for (u32 i = 0; i < 16; i++) most[n] = larger_magnitudes(most[n], of_x[i / 4][n][0][i % 4]);
     }
-    u32 largest = larger_pair(halves_of(most[0], most[1], 0, 0), halves_of(most[0], most[1], 1, 1));
-    UNROLL for (u32 mask = 1; mask < 4; mask *= 2) largest = larger_pair(largest, shuffle_bits(largest, lane ^ mask));
+    u32 largest = larger_magnitudes(halves_of(most[0], most[1], 0, 0), halves_of(most[0], most[1], 1, 1));
+    UNROLL for (u32 mask = 1; mask < 4; mask *= 2) {
+      largest = larger_magnitudes(largest, shuffle_bits(largest, lane ^ mask));
+    }
+    largest &= 0x7fff7fffu;
     UNROLL for (u32 n = 0; n < 2; n++) {
       const u32 factor = (268u - exponent_of(largest >> (16 * n + 7))) * 0x00800080u;
       UNROLL for (u32 i = 0; i < 16; i++) {
@@ -255,7 +220,24 @@ struct RegisterGemm {
     Products(&to)[2] = CONVERTED ? of_piece : total;
     f32 scale[2][W::GROUPS], least[2][W::GROUPS] = {};
     u32 a[2][4];
-    UNROLL for (u32 s = 0; s < GROUPS; s++) {
+    if constexpr (SCALED_PAIRS<C>) {
+      UNROLL for (u32 i = 0; i < STEPS; i++) {
+        if (i % 2 == 0) {
+          C::factor(piece, i / 2, a);
+          UNROLL for (u32 r = 0; r < 2; r++) {
+            const u32 by = C::scale(scales.of[r].scale.words, i / 2);
+            UNROLL for (u32 j = r; j < 8; j += 2) a[j / 4][j % 4] = half_multiply(a[j / 4][j % 4], by);
+          }
+        }
+        UNROLL for (u32 n = 0; n < 2; n++) {
+          UNROLL for (u32 term = 0; term < TERMS; term++) {
+            const u32(&v)[4] = of_x[i / 2][n][term];
+            multiply_16x8<U>(a[i % 2], v[i % 2 * 2], v[i % 2 * 2 + 1], to[n]);
+          }
+        }
+      }
+    }
+    UNROLL for (u32 s = 0; s < (SCALED_PAIRS<C> ? 0 : GROUPS); s++) {
       Products products[2] = {};
       UNROLL for (u32 i = s * SHARING; i < (s + 1) * SHARING; i++) {
         if (i % 2 == 0) {
@@ -310,40 +292,35 @@ struct RegisterGemm {
     high_end = PAIRED ? first_b + n : low_end;
     pieces = k / PIECE;
     const u32 wave = wave_id();
-    const Feed f = feed();
+    ring = (LOCAL u8*)launch_local<STRIPE_LOCAL>() + wave * OF_WAVE;
+    Feed feed;
+    feed.start(low, high, low_first, low_end, high_first, high_end, k, wave);
     UNROLL for (u32 s = 0; s < STRIPES; s++) {
       UNROLL for (u32 i = 0; i < 2; i++) sum[s][i] = {};
     }
-    u32 asked = wave, asked_slot = 0, asked_stage = 0, stage = 0;
-    const auto ask = [&]() __attribute__((always_inline)) {
-      if (asked < pieces) ask_for_codes(f, asked_slot, asked, asked_stage);
-      asked_stage = asked_stage == (STAGES - 1) * STAGE ? 0 : asked_stage + STAGE;
-      if (++asked_slot == STRIPES) {
-        asked_slot = 0;
-        asked += WAVES;
-      }
-    };
+    Raw coming_x = {};
     if (!DIRECT && wave < pieces) ask_for_x(wave, source);
-    _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
-      ask();
+    UNROLL for (u32 i = 0; i < AHEAD; i++) {
+      if (wave + i / STRIPES * WAVES < pieces) feed.ask(i % STRIPES, ring + i * STAGE);
+      feed.next((i + 1) % STRIPES == 0);
       end_group();
     }
+    if (DIRECT && wave < pieces) load_x(wave, source, KEPT ? coming_x : of_x);
     Scales coming = {};
-    if (wave < pieces) ask_for_scales(coming, 0, wave);
+    if (!FED && wave < pieces) ask_for_scales(coming, 0, wave);
+    u32 stage = 0, before = AHEAD * STAGE;
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
-        if constexpr (DIRECT) {
-          if (s == 0 && !WIDE) load_x(piece, source);
-          if (s == 0 && WIDE) load_wide_x(piece, source);
-        }
-        constexpr u32 SINCE_X = STRIPES - 1 < STAGES - 2 ? STRIPES - 1 : STAGES - 2;  // groups since that of x
+        if (s == 0 && DIRECT && !KEPT && piece != wave) load_x(piece, source, of_x);
+        constexpr u32 SINCE_X = STRIPES - 1 < AHEAD - 1 ? STRIPES - 1 : AHEAD - 1;  // groups since that of x
         if (DIRECT || s > 0) {
-          wait_for_groups<STAGES - 2>();
+          wait_for_groups<AHEAD - 1>();
         } else {
           wait_for_groups<SINCE_X>();
         }
         wave_meets();
-        ask();
+        if (piece + (s + AHEAD) / STRIPES * WAVES < pieces) feed.ask((s + AHEAD) % STRIPES, ring + before);
+        feed.next((s + AHEAD + 1) % STRIPES == 0);
         if (!DIRECT && s == 0) {
           load_x();
           wave_meets();
@@ -351,16 +328,29 @@ struct RegisterGemm {
         }
         end_group();
         if (s == 0) {
+          if constexpr (KEPT) {
+            UNROLL for (u32 i = 0; i < 32 * TERMS; i++) {
+              u32(&held)[TERMS][4] = of_x[i / TERMS / 8][i / TERMS / 4 % 2];
+              held[i % TERMS][i / TERMS % 4] = coming_x[i / TERMS / 8][i / TERMS / 4 % 2][i % TERMS][i / TERMS % 4];
+            }
+            if (piece + WAVES < pieces) load_x(piece + WAVES, source, coming_x);
+          }
+          if constexpr (WIDE) split_x();
           if constexpr (CONVERTED && !WIDE) convert_x();
           if constexpr (!WIDE) order_x();
           if constexpr (MINIMUM) sum_x();
         }
-        const Scales scales = coming;
-        const bool last = s + 1 == STRIPES;
-        const u32 next = last ? piece + WAVES : piece;
-        if (next < pieces) ask_for_scales(coming, last ? 0 : s + 1, next);
-        multiply(ring() + stage, scales, sum[s]);
-        stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
+        Scales scales = coming;
+        if constexpr (FED) {
+          UNROLL for (u32 r = 0; r < 2; r++) Feed::load_scales(ring + stage, lane_id() / 4 + 8 * r, scales.of[r]);
+        } else {
+          const bool last = s + 1 == STRIPES;
+          const u32 later = last ? piece + WAVES : piece;
+          if (later < pieces) ask_for_scales(coming, last ? 0 : s + 1, later);
+        }
+        multiply(ring + stage, scales, sum[s]);
+        before = stage;
+        stage = stage == AHEAD * STAGE ? 0 : stage + STAGE;
       }
     }
     wait_for_groups<0>();

@@ -98,7 +98,13 @@ DEVICE u32 there_of(u32 first, u32 count, u32 all) { return first < all ? smalle
 
 // 2^(bits - 127), and NaN, as float_of_e8m0 has them: infinity times zero is NaN.
 DEVICE f32 scale_of_e8m0(u32 bits) {
-  const f32 power = __builtin_bit_cast(f32, bits ? bits << 23 : 0x00400000u);
+  u32 of_power = bits << 23;
+#if defined(__NVPTX__)
+  asm("max.u32 %0, %0, 0x00400000;" : "+r"(of_power));  // one instruction, which clang does not find
+#else
+  of_power = bits ? of_power : 0x00400000u;
+#endif
+  const f32 power = __builtin_bit_cast(f32, of_power);
   return multiply_add(power, 0.0f, power);
 }
 

@@ -22,6 +22,10 @@ NAMES = ("q8_0", "q4_k", "q5_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8
 AFFINE = ("affine4_g64_bf16_bf16", "affine5_g64_bf16_bf16", "affine8_g64_bf16_bf16")
 CASES = [(name, "bf16") for name in (*NAMES, *AFFINE)]
 CASES += [("mxfp4", "f32"), ("q4_1", "f32"), ("nvfp4", "f16"), ("affine8_g64_bf16_bf16", "f16")]
+CASES += [("mxfp8", "f32"), ("affine4_g32_bf16_bf16", "bf16"), ("affine4_g128_f16_f16", "bf16")]
+TILES = {("q4_k", "bf16"): "16r7x12", ("nvfp4", "bf16"): "16r7x12", ("affine8_g64_bf16_bf16", "bf16"): "16r7x8"}
+TILES |= {("mxfp4", "bf16"): "16r7x8", ("q6_k", "bf16"): "16r7x8", ("mxfp8", "f32"): "16r7x8"}
+LONG = {"mxfp4": 1280, "affine8_g64_bf16_bf16": 1664}
 ACTIVATIONS = {"x", "residual"}
 
 
@@ -35,8 +39,8 @@ def bits(array: np.ndarray) -> np.ndarray:
 @on_nvidia
 @pytest.mark.parametrize(("name", "x"), CASES)
 def test_against_the_definition(run_launches, name, x):
-    """Stripes that are not whole; extreme and subnormal scales. In mxfp4 waves have several pieces of x."""
-    (fmt, dtypes), n, k = split(name), 67, 1280 if name == "mxfp4" else 512
+    """Stripes that are not whole; extreme and subnormal scales. Of LONG rows some waves have several pieces."""
+    (fmt, dtypes), n, k = split(name), 67, LONG.get(name, 512)
     parts = random_parts(name, n, k, seed=9)
     weight = np.asarray(dequantize(fmt, parts)).astype(np.float64)
     given = np.random.default_rng(9).standard_normal((16, k))
@@ -45,7 +49,7 @@ def test_against_the_definition(run_launches, name, x):
         given *= 2.0 ** np.floor(np.log2(6e3 / np.linalg.norm(weight, axis=1).max()))
     given = given.astype(DTYPES[x])
     exact = given.astype(np.float64) @ weight.T
-    tile = "16r3x12" if x == "f32" else "16r7x12" if name in ("q4_k", "nvfp4") else "16r4x8"
+    tile = TILES.get((name, x), "16r3x12" if x == "f32" else "16r4x8")
     for m in (9, 16):
         launches = quantized_matmul_launches(fmt, m, n, k, dtypes, chip(tile), x)
         assert f"_m{tile}" in launches[0].symbol
@@ -62,7 +66,7 @@ def test_fused(run_launches, monkeypatch, case, x):
     attributes, operands = operands_of(case, 12)
     for name in ACTIVATIONS & set(operands):
         operands[name] = operands[name].astype(DTYPES[x])
-    tile = "16r2x12" if x == "f32" else "16r2x8"
+    tile = "16r7x8" if case == "gated" else "16r2x12" if x == "f32" else "16r2x8"
     lowering = fused_matmul(chip(tile), attributes, [(a.shape, TYPES[str(a.dtype)]) for a in operands.values()])
     assert lowering and f"_m{tile}" in lowering.launches[-1].symbol
     exact = {n: jnp.asarray(a, jnp.float32) if n in ACTIVATIONS else jnp.asarray(a) for n, a in operands.items()}
