@@ -108,14 +108,16 @@ struct RegisterFeed {
     }
   }
 
-  // On to the next stage: of the next stripe, or, after the `last`, of the first one and the wave's next piece.
-  MEMBER void next(bool last) {
-    UNROLL for (u32 i = 0; i < STARTS; i++) codes[i] += moved(last, of_row, C::FIRST * 16);
-    if constexpr (HIGH > 0) high += moved(last, of_high, HIGH * 16);
-    if constexpr (SCALED) scales += moved(last, of_scales, EACH);
+  // On to the next stage: of the next stripe, or, after the `last`, of the first one and the wave's next piece, from the
+  // first columns on where it would be behind the last ones: `round`.
+  MEMBER void next(bool last, bool round) {
+    UNROLL for (u32 i = 0; i < STARTS; i++) codes[i] += moved(last, round, of_row, C::FIRST * 16);
+    if constexpr (HIGH > 0) high += moved(last, round, of_high, HIGH * 16);
+    if constexpr (SCALED) scales += moved(last, round, of_scales, EACH);
   }
-  DEVICE long long moved(bool last, u32 row, u32 piece) {
-    return last ? (long long)(WAVES * piece) - (long long)((STRIPES - 1) * ROWS * row) : (long long)(ROWS * row);
+  DEVICE long long moved(bool last, bool round, u32 row, u32 piece) {
+    if (!last) return (long long)(ROWS * row);
+    return (long long)(WAVES * piece) - (long long)((STRIPES - 1) * ROWS * row + (round ? row : 0));
   }
 
   // Scales of a row of a stage, as `ask` of stripe_scales.h leaves them.

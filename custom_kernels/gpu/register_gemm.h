@@ -294,24 +294,30 @@ struct RegisterGemm {
     const u32 wave = wave_id();
     ring = (LOCAL u8*)launch_local<STRIPE_LOCAL>() + wave * OF_WAVE;
     Feed feed;
-    feed.start(low, high, low_first, low_end, high_first, high_end, k, wave);
+    // Workgroups begin at different pieces, since memory is slow to give all of them the same ones of x at once.
+    const u32 turned = workgroup_id() * WAVES % pieces;
+    const auto real = [&](u32 i) __attribute__((always_inline)) {
+      const u32 at = i + turned;
+      return at < pieces ? at : at - pieces;
+    };
+    feed.start(low, high, low_first, low_end, high_first, high_end, k, real(wave));
     UNROLL for (u32 s = 0; s < STRIPES; s++) {
       UNROLL for (u32 i = 0; i < 2; i++) sum[s][i] = {};
     }
     Raw coming_x = {};
-    if (!DIRECT && wave < pieces) ask_for_x(wave, source);
+    if (!DIRECT && wave < pieces) ask_for_x(real(wave), source);
     UNROLL for (u32 i = 0; i < AHEAD; i++) {
       if (wave + i / STRIPES * WAVES < pieces) feed.ask(i % STRIPES, ring + i * STAGE);
-      feed.next((i + 1) % STRIPES == 0);
+      feed.next((i + 1) % STRIPES == 0, real(wave + i / STRIPES * WAVES) + WAVES >= pieces);
       end_group();
     }
-    if (DIRECT && wave < pieces) load_x(wave, source, KEPT ? coming_x : of_x);
+    if (DIRECT && wave < pieces) load_x(real(wave), source, KEPT ? coming_x : of_x);
     Scales coming = {};
-    if (!FED && wave < pieces) ask_for_scales(coming, 0, wave);
+    if (!FED && wave < pieces) ask_for_scales(coming, 0, real(wave));
     u32 stage = 0, before = AHEAD * STAGE;
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
-        if (s == 0 && DIRECT && !KEPT && piece != wave) load_x(piece, source, of_x);
+        if (s == 0 && DIRECT && !KEPT && piece != wave) load_x(real(piece), source, of_x);
         constexpr u32 SINCE_X = STRIPES - 1 < AHEAD - 1 ? STRIPES - 1 : AHEAD - 1;  // groups since that of x
         if (DIRECT || s > 0) {
           wait_for_groups<AHEAD - 1>();
@@ -320,11 +326,11 @@ struct RegisterGemm {
         }
         wave_meets();
         if (piece + (s + AHEAD) / STRIPES * WAVES < pieces) feed.ask((s + AHEAD) % STRIPES, ring + before);
-        feed.next((s + AHEAD + 1) % STRIPES == 0);
+        feed.next((s + AHEAD + 1) % STRIPES == 0, real(piece + (s + AHEAD) / STRIPES * WAVES) + WAVES >= pieces);
         if (!DIRECT && s == 0) {
           load_x();
           wave_meets();
-          if (piece + WAVES < pieces) ask_for_x(piece + WAVES, source);
+          if (piece + WAVES < pieces) ask_for_x(real(piece + WAVES), source);
         }
         end_group();
         if (s == 0) {
@@ -333,7 +339,7 @@ struct RegisterGemm {
               u32(&held)[TERMS][4] = of_x[i / TERMS / 8][i / TERMS / 4 % 2];
               held[i % TERMS][i / TERMS % 4] = coming_x[i / TERMS / 8][i / TERMS / 4 % 2][i % TERMS][i / TERMS % 4];
             }
-            if (piece + WAVES < pieces) load_x(piece + WAVES, source, coming_x);
+            if (piece + WAVES < pieces) load_x(real(piece + WAVES), source, coming_x);
           }
           if constexpr (WIDE) split_x();
           if constexpr (CONVERTED && !WIDE) convert_x();
@@ -346,7 +352,7 @@ struct RegisterGemm {
         } else {
           const bool last = s + 1 == STRIPES;
           const u32 later = last ? piece + WAVES : piece;
-          if (later < pieces) ask_for_scales(coming, last ? 0 : s + 1, later);
+          if (later < pieces) ask_for_scales(coming, last ? 0 : s + 1, real(later));
         }
         multiply(ring + stage, scales, sum[s]);
         before = stage;
