@@ -58,7 +58,6 @@ class Device:
         # IREE's Vulkan driver reads no file descriptors, and takes whole pages of host memory only.
         self.maps_files = kind in ("cpu", "vulkan")
         self._imports = kind in ("rocm", "cuda")
-        self.in_order = kind == "cuda"  # IREE has one stream there: what is queued first is done first
         self.turn = _TURNS[kind]
         if self.on_host:
             rt.flags.parse_flags(f"--task_worker_stack_size={WORKER_STACK}")

@@ -8,6 +8,7 @@ written behind the call that read it before, a result is fetched in front of the
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ MODEL, SIZE = "iree.abi.model", "iree.abi.transients.size.constant"
 _STORAGE = re.compile(r"!hal\.buffer {iree\.abi\.output = (\d+)")
 # Host buffers of an input or result: more than steps that are in flight; logits are read before the next step.
 SLOTS, FEW_SLOTS, LARGE = 4, 2, 1 << 16
+ASKED_EVERY = 20e-6  # seconds; a step takes at least some hundreds of microseconds
 _HOST = int(rt.MemoryType.HOST_LOCAL) | int(rt.MemoryType.HOST_CACHED) | int(rt.MemoryType.DEVICE_VISIBLE)
 _HOST_USAGE = int(rt.BufferUsage.TRANSFER) | int(rt.BufferUsage.MAPPING_SCOPED)
 
@@ -86,10 +88,10 @@ class DeviceQueue:
             arguments.push_ref(self._storage[name])
         arguments.push_ref(self._temporaries)
 
-    def fences(self) -> tuple[Any, Any]:
+    def fences(self) -> tuple[Any, ...]:
         """What the next work waits for and signals."""
-        wait, self._last = (0 if self._device.in_order else self._last), self._last + 1
-        return rt.HalFence.create_at(self._semaphore, wait), rt.HalFence.create_at(self._semaphore, self._last)
+        self._last += 1
+        return tuple(rt.HalFence.create_at(self._semaphore, value) for value in (self._last - 1, self._last))
 
     def withdraw(self) -> None:
         """The work for which `fences` was asked last has not been queued: nobody will signal that."""
@@ -115,9 +117,12 @@ class DeviceQueue:
         return Fetched(self, slot)
 
     def wait(self, value: int | None = None) -> None:
-        """Until that much is done, or everything."""
+        """Until that much is done, or everything. By asking: IREE's CUDA driver takes a waiting thread's entry in a
+        semaphore's list for one of its own."""
+        value = self._last if value is None else value
         try:
-            rt.HalFence.create_at(self._semaphore, self._last if value is None else value).wait()
+            while self._semaphore.query() < value:
+                time.sleep(ASKED_EVERY)
         except (RuntimeError, ValueError, LookupError, MemoryError) as error:  # IREE maps its status codes to these
             raise StrixhloError(f"a call failed on the device: {one_line(error)}") from None
 
