@@ -10,6 +10,7 @@ from ..custom_kernels.ops.launch import COUNTER_WORDS, SCRATCH_WORDS
 from .numbers import Numbers
 
 NAME = "call_target_name"
+COUNTED = ("strixhlo.moe_one", "strixhlo.moe_chosen_down")  # calls that may have launches with counters
 
 
 @dataclass
@@ -20,11 +21,11 @@ class Counters:
     slots: dict[ir.Operation, int] = field(default_factory=dict)
 
     def of(self, call: ir.Operation, numbers: Numbers) -> ir.Value:
-        """The tensor, with room for every call of this kind in the entry; filled once, at its beginning."""
+        """The tensor, with room for every call in the entry that may want some; filled once, at its beginning."""
         entry = call.parent
         if entry not in self.values:
             calls = [op for op in entry.regions[0].blocks[0] if op.operation.name == call.name]
-            alike = sum(op.operation.attributes[NAME] == call.attributes[NAME] for op in calls)
+            alike = sum(ir.StringAttr(op.operation.attributes[NAME]).value in COUNTED for op in calls)
             zero = numbers.constant(entry, 0, "i32")
             with ir.InsertionPoint.after(zero.owner):
                 words = SCRATCH_WORDS + alike * COUNTER_WORDS

@@ -36,6 +36,16 @@ DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(finished) : "l"(counters + FINISHED) : "memory");
   } while (finished < count);
 }
+// One thread, between barriers: whether its workgroup is the last of `count`. What all of them have written before is
+// then there for it.
+DEVICE bool last_of(GLOBAL u32* counter, u32 count) {
+  u32 before;
+  asm volatile("fence.acq_rel.gpu;\n\tatom.acq_rel.gpu.global.add.u32 %0, [%1], 1;\n\tfence.acq_rel.gpu;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before + 1 == count;
+}
 // Elements 4 i to 4 i + 3 of what other workgroups of this launch have written.
 DEVICE f32x4 load_fresh(const GLOBAL f32* x, u64 i) {
   f32x4 v;
@@ -59,6 +69,7 @@ DEVICE void nobody_comes() { __builtin_trap(); }
 DEVICE void meet_where_nobody_waits() { barrier(); }
 DEVICE u32 take_ticket(GLOBAL u32* counters) { return counters[TICKETS]++; }
 DEVICE void count_finished(GLOBAL u32* counters) { counters[FINISHED]++; }
+DEVICE bool last_of(GLOBAL u32* counter, u32 count) { return ++*counter == count; }
 DEVICE void wait_for_finished(const GLOBAL u32* counters, u32 count) {
   if (counters[FINISHED] < count) __builtin_trap();
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moe_down.h"
+#include "moe_few.h"
 #include "moe_gemm.h"
 #include "moe_gemv.h"
 #include "moe_one.h"
@@ -58,22 +59,26 @@
     };                                                                                                            \
     GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, false);                                 \
   }
+#define CHOICE_SCALARS                                                                                            \
+  u32 epsilon_bits, u32 offset_bits, u32 scoring, u32 normalize, u32 scale_bits, u32 groups, u32 group_k,         \
+      u32 group_top, u32 logit_columns, u32 biased, u32 jitter_bits, u32 logit_scale_bits, u32 weighed
+#define CHOOSE_PAIRS(CORRECTION, SCRATCH)                                                                         \
+  const GLOBAL f32* correction_of = CORRECTION;                                                                   \
+  const auto list = [&]() __attribute__((always_inline)) {                                                        \
+    return choose_pairs(logits, positions, correction_of,                                                         \
+                        {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,     \
+                         group_k, group_top, biased, 0, logit_columns, __builtin_bit_cast(f32, jitter_bits),      \
+                         __builtin_bit_cast(f32, logit_scale_bits)},                                              \
+                        {chosen, weighed != 0}, SCRATCH);                                                         \
+  }
 // The same with the choice of the experts; CORRECTION: what scores are corrected by, among UP's, or nullptr.
 #define MOE_GATE_UP_CHOSEN(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,     \
                            CORRECTION)                                                                            \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
   void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
-              u32 tokens, EXPERT_SCALARS, GATED_SCALARS, u32 epsilon_bits, u32 offset_bits, u32 scoring,           \
-              u32 normalize, u32 scale_bits, u32 groups, u32 group_k, u32 group_top, u32 logit_columns, u32 biased,               \
-              u32 jitter_bits, u32 logit_scale_bits, u32 weighed) {                                                                \
-    const GLOBAL f32* correction_of = CORRECTION;                                                                 \
-    const auto list = [&]() __attribute__((always_inline)) {                                                       \
-      return choose_pairs(logits, positions, correction_of,                                                       \
-                          {tokens, experts, k, scoring, normalize, __builtin_bit_cast(f32, scale_bits), groups,    \
-                           group_k, group_top, biased, 0, logit_columns, __builtin_bit_cast(f32, jitter_bits), __builtin_bit_cast(f32, logit_scale_bits)}, \
-                          {chosen, weighed != 0});                                                                \
-    };                                                                                                            \
+              u32 tokens, EXPERT_SCALARS, GATED_SCALARS, CHOICE_SCALARS) {                                         \
+    CHOOSE_PAIRS(CORRECTION, (LOCAL f32*)Stage::x);                                                                \
     GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, weighed != 0);                                 \
   }
 // Of one token from the choice of its experts to their sum. GATE begins with the router's correction, where it has one;
@@ -148,6 +153,30 @@
     moe_down_pairs<MOST, INSIDE Weight, X>(h, weights + weights_at, expert, order + order_at,                      \
                                            INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL,       \
                                            GATED_SHARED, y, {experts, n, columns, lanes, workgroups}, tokens, k);  \
+  }
+// Of up to eight tokens on NVIDIA GPUs.
+#define MOE_GATE_UP_FEW(symbol, X, SPANS, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,       \
+                        CORRECTION)                                                                               \
+  KERNEL(ROWS_THREADS)                                                                                            \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
+              u32 tokens, EXPERT_SCALARS, GATED_SCALARS, CHOICE_SCALARS) {                                         \
+    CHOOSE_PAIRS(CORRECTION, scratch_of_choice<SPANS>());                                                         \
+    moe_gate_up_few<SPANS, NORMED>(                                                                               \
+        x, list, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,       \
+        {NORM, __builtin_bit_cast(f32, epsilon_bits), __builtin_bit_cast(f32, offset_bits)},                      \
+        {experts, n, columns, lanes, workgroups}, tokens, weighed != 0);                                          \
+  }
+#define MOE_DOWN_FEW(symbol, X, SPANS, Weight, DOWN, DOWN_IS)                                                      \
+  KERNEL(ROWS_THREADS)                                                                                            \
+  void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),              \
+              IN(X, residual), IN(X, shared), IN(X, logits), OUT(u32, scratch), OUT(X, rows), OUT(X, y), u32 tokens,    \
+              EXPERT_SCALARS, u32 order_at, u32 weights_at, u32 slot, u32 with_bias, RESIDUAL_SCALARS,              \
+              GATED_SHARED_SCALARS) {                                                                             \
+    clear_other_half(scratch, slot, workgroups, ROWS_THREADS);                                                    \
+    moe_down_few<SPANS, INSIDE Weight, X>(                                                                        \
+        h, weights + weights_at, expert, order + order_at, INSIDE Weight(INSIDE DOWN_IS), rows,                     \
+        {rows, with_bias ? bias : nullptr, RESIDUAL, GATED_SHARED, y, tokens, k, experts, n},                     \
+        scratch + SCRATCH_WORDS + slot * COUNTER_WORDS, {experts, n, columns, lanes, workgroups});                \
   }
 // Of the gated shared expert alone.
 #define ADD_GATED(symbol, X)                                                                                       \

@@ -27,6 +27,7 @@ struct PairChoice {
 struct PairNorm {
   LOCAL_ARRAY static inline f32 factor[PAIRED_TOKENS];  // of each token
 };
+static_assert(sizeof(Stage::x) >= PAIRED_TOKENS * MOST_EXPERTS * sizeof(f32));  // waves choose there before x comes
 struct PairSums {
   LOCAL_ARRAY static inline f32 weight[MOST_PAIRED];  // of each sorted row
   LOCAL_ARRAY static inline f32 of_token[PAIRED_TOKENS * MOST_ROWS_OF_BLOCK];
@@ -85,10 +86,10 @@ struct ChosenPairs {
 };
 
 // The same where `moe_route` has not run: the first waves choose for one token each, as it does. The first workgroup stores
-// what has been chosen.
+// what has been chosen. scratch: local memory for MOST_EXPERTS numbers of each of these waves.
 template <class X>
 DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, const GLOBAL f32* bias,
-                        const RouteChoice& c, const ChosenPairs& chosen) {
+                        const RouteChoice& c, const ChosenPairs& chosen, LOCAL f32* scratch) {
   const u32 wave = wave_id(), lane = lane_id(), pairs = c.tokens * c.k, row = thread_id();
   if (wave < PAIRED_TOKENS) {
     const u32 token = smaller(wave, c.tokens - 1);
@@ -96,9 +97,9 @@ DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, con
     u32 id = 0;
     f32 weight = 0.0f;
     if (c.experts <= 128) {
-      choose<4>(of_token, bias, c, RouteTiles::choice, id, weight);
+      choose<4>(of_token, bias, c, scratch, id, weight);
     } else {
-      choose<MOST_EXPERTS / WAVE>(of_token, bias, c, RouteTiles::choice, id, weight);
+      choose<MOST_EXPERTS / WAVE>(of_token, bias, c, scratch, id, weight);
     }
     weight = weight_of(id, weight, bias, c);
     if (positions[token] < 0) id = c.experts, weight = 0.0f;
@@ -145,7 +146,7 @@ DEVICE void with_rows(u32 count, const Rows& rows) {
 
 // The factors of the tokens' norms, as norm_rows has them. Of one token x, if local memory holds all of it, becomes there
 // what norm_rows makes of it; returns whether it has. All threads meet here.
-template <u32 MOST, class X>
+template <u32 MOST, u32 THREADS, class X>
 DEVICE bool norm_pairs(const GLOBAL X* x, u32 tokens, u32 columns, const RmsNorm& norm) {
   f32 squares[MOST] = {}, factor[MOST];
   const bool held = MOST == 1 && columns <= STAGED;
@@ -159,11 +160,11 @@ DEVICE bool norm_pairs(const GLOBAL X* x, u32 tokens, u32 columns, const RmsNorm
       }
     }
   }
-  inverse_rms_of<MOST, GEMV_THREADS>(squares, columns, norm.epsilon, factor);
+  inverse_rms_of<MOST, THREADS>(squares, columns, norm.epsilon, factor);
   UNROLL for (u32 token = 0; token < MOST; token++) {
     if (thread_id() == token) PairNorm::factor[token] = factor[token];
   }
-  for (u32 i = thread_id(); held && i < columns / 4; i += GEMV_THREADS) {
+  for (u32 i = thread_id(); held && i < columns / 4; i += THREADS) {
     const f32x4 v = normalized(Stage::x[staged(i)], ((const GLOBAL f32x4*)norm.weight)[i], factor[0], norm.offset);
     UNROLL for (u32 c = 0; c < 4; c++) Stage::x[staged(i)][c] = widen(Element<X>::of(v[c]));
   }
@@ -180,7 +181,7 @@ DEVICE void moe_gate_up_pairs(const GLOBAL X* x, const List& list, W gate, W up,
   gate.runs = up.runs = s.columns / W::RUN;
   const u32 tiles = list();
   bool there = false;
-  if constexpr (NORMED) there = norm_pairs<MOST>(x, tokens, s.columns, norm);
+  if constexpr (NORMED) there = norm_pairs<MOST, GEMV_THREADS>(x, tokens, s.columns, norm);
   const u32 rows_of_block = GEMV_WAVES * (WAVE / s.lanes), blocks = ceil_div(s.n, rows_of_block), lane = lane_id();
   const u32 share = ceil_div(tiles * blocks, s.workgroups), end = smaller((workgroup_id() + 1) * share, tiles * blocks);
   u32 last = ~0u;

@@ -13,8 +13,12 @@ from .moe_kernels import member_of, weight_parameters, weight_type
 
 PAIRED_TOKENS = (1, 8)  # most tokens of a kernel
 DOWN, GATE_UP = "strixhlo_moe_down_pairs_", "strixhlo_moe_gate_up_pairs"
+FEW_DOWN, FEW_GATE_UP = "strixhlo_moe_down_", "strixhlo_moe_gate_up_"  # and FEW, or SPANS
+FEW, SPANS = "chosen_few", "chosen_few_spans"  # on NVIDIA's matrix units: moe_few.h
 _GATE_UP = re.compile(GATE_UP + r"(_chosen)?(_corrected)?(_biased)?(_normed)?_(\w+)_m(\d+)")
 _DOWN = re.compile(DOWN + r"(\w+)_m(\d+)")
+_FEW_GATE_UP = re.compile(FEW_GATE_UP + rf"{FEW}(_spans)?(_corrected)?(_biased)?(_normed)?_(\w+)")
+_FEW_DOWN = re.compile(FEW_DOWN + rf"{FEW}(_spans)?_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,18 @@ class GateUpPairs:
         flags = "_chosen" * self.chosen + "_corrected" * self.corrected + "_biased" * self.biased
         return f"{GATE_UP}{flags}{'_normed' * self.normed}_{name}_m{tokens}"
 
+    def few_symbol(self, name: str, spans: bool) -> str:
+        """The same of moe_few.h's kernel, which chooses."""
+        flags = "_corrected" * self.corrected + "_biased" * self.biased + "_normed" * self.normed
+        return f"{FEW_GATE_UP}{SPANS if spans else FEW}{flags}_{name}"
+
     def bindings(self, parts: int) -> int:
         """Its buffers: x, two of the routing, two weights, ..., h, and what it has chosen."""
         return 3 + 2 * parts + 2 * self.biased + self.normed + self.corrected + 1 + self.chosen
 
-    def line(self, tokens: str, kind: str, members: Sequence[str]) -> str:
-        """kind: the format's C++ type; members: of Parts."""
+    def line(self, how: str, kind: str, members: Sequence[str], few: bool = False) -> str:
+        """how: most tokens, or, of moe_few.h's kernel, whether by spans; kind: the format's C++ type; members: of
+        Parts."""
         biases = ("gate_bias", "up_bias") if self.biased else ()
         more = (*biases, *("norm",) * self.normed, *("correction",) * self.corrected)
         given = [
@@ -47,8 +57,8 @@ class GateUpPairs:
         ]
         given += ["norm" if self.normed else "nullptr"]
         given += ["correction" if self.corrected else "nullptr"] * self.chosen
-        macro = "MOE_GATE_UP_CHOSEN" if self.chosen else "MOE_GATE_UP_PAIRS"
-        return f"{macro}({OF}, {tokens}, {str(self.normed).lower()}, ({kind}), {', '.join(given)})"
+        macro = "MOE_GATE_UP_FEW" if few else "MOE_GATE_UP_CHOSEN" if self.chosen else "MOE_GATE_UP_PAIRS"
+        return f"{macro}({OF}, {how}, {str(self.normed).lower()}, ({kind}), {', '.join(given)})"
 
 
 def pairs_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
@@ -56,7 +66,7 @@ def pairs_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
     gate_up, down = _GATE_UP.fullmatch(symbol), _DOWN.fullmatch(symbol)
     found = gate_up or down
     if not found:
-        return ""
+        return _few_line(symbol, parts_of)
     *flags, name, tokens = found.groups()
     format, dtypes = format_of_name(name)
     members = [member_of(part) for part in parts_of[format]]
@@ -64,3 +74,24 @@ def pairs_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
     if gate_up:
         return GateUpPairs(*map(bool, flags)).line(tokens, kind, members)
     return f"MOE_DOWN_PAIRS({OF}, {tokens}, ({kind}), {weight_parameters(members, 'down')})"
+
+
+def _few_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
+    gate_up, down = _FEW_GATE_UP.fullmatch(symbol), _FEW_DOWN.fullmatch(symbol)
+    found = gate_up or down
+    if not found:
+        return ""
+    spans, *flags, name = found.groups()
+    format, dtypes = format_of_name(name)
+    members = [member_of(part) for part in parts_of[format]]
+    kind = "Bf16Runs" if format == "bf16" else weight_type(format, dtypes)
+    how = str(spans is not None).lower()
+    if gate_up:
+        corrected, biased, normed = map(bool, flags)
+        return GateUpPairs(True, corrected, biased, normed).line(how, kind, members, few=True)
+    return f"MOE_DOWN_FEW({OF}, {how}, ({kind}), {weight_parameters(members, 'down')})"
+
+
+def few_down_symbol(name: str, spans: bool) -> str:
+    """The kernel of down after that which chooses."""
+    return f"{FEW_DOWN}{SPANS if spans else FEW}_{name}"

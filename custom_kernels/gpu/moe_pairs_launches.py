@@ -1,4 +1,4 @@
-"""The launches of a mixture of experts for few tokens: moe_pairs.h.
+"""The launches of a mixture of experts for few tokens: moe_pairs.h, and on NVIDIA's matrix units moe_few.h.
 
 One for gate and up, which may choose the experts too, and one for down, the sum and the residual.
 """
@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..ops.launch import Launch, Lowering, OperandTypes, Output, ceil_div, float_bits
+from ..ops.launch import (
+    COUNTER_WORDS,
+    COUNTERS,
+    SCRATCH_WORDS,
+    CounterSlot,
+    Launch,
+    Lowering,
+    OperandTypes,
+    Output,
+    ceil_div,
+    float_bits,
+)
 from ..ops.moe_matmul import ACTIVATIONS, part_names
 from ..ops.moe_route import SCORINGS
 from . import moe_launches as many
@@ -16,6 +27,7 @@ from .elements import with_elements
 from .launches import WAVE, Chip
 from .moe_kernels import MOST_BINDINGS, ROUTE_EXPERTS
 from .moe_launches import (
+    FEW_WAVES,
     MOST_CHOSEN,
     MOST_GROUPS,
     ROUTING,
@@ -24,7 +36,9 @@ from .moe_launches import (
     experts_of,
     gate_up_geometry,
 )
-from .moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs
+from .moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs, few_down_symbol
+
+FEW_AT_ONCE = 1  # workgroups of moe_few.h that a multiprocessor runs: they take all of its registers
 
 
 def paired(weight: Experts, chip: Chip, tokens: int) -> int:
@@ -32,6 +46,12 @@ def paired(weight: Experts, chip: Chip, tokens: int) -> int:
     if weight.few(chip, tokens) or weight.k > MOST_CHOSEN:
         return 0
     return next((most for most in PAIRED_TOKENS if tokens <= most), 0)
+
+
+def choosable(weight: Experts, chip: Chip, tokens: int) -> bool:
+    """Whether there is a kernel that chooses the experts too, and one that takes what it has chosen."""
+    in_units = weight.few(chip, tokens) and tokens <= PAIRED_TOKENS[-1] and weight.k <= MOST_CHOSEN
+    return in_units or bool(paired(weight, chip, tokens))
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -71,7 +91,9 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     own, count = types[first + 1 :], len(part_names(a["format"], 1, columns))
     gate, up = (experts_of(a["format"], experts, columns, a["k"], own[i * count :], x) for i in range(2))
     kernel = GateUpPairs(chosen=True, corrected=corrected, biased=biased, normed=normed)
-    if gate is None or gate != up or logits != x or not paired(gate, chip, t) or kernel.bindings(count) > MOST_BINDINGS:
+    if gate is None or gate != up or logits != x or kernel.bindings(count) > MOST_BINDINGS:
+        return None
+    if not choosable(gate, chip, t):
         return None
     if experts > ROUTE_EXPERTS[-1] or a["k"] > min(experts, MOST_CHOSEN) or a["groups"] > MOST_GROUPS:
         return None
@@ -83,7 +105,11 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     groups = (a["groups"], a["group_k"], a["group_top"])
     scores = (*routing, *groups, logit_columns, many.route_bias(a, corrected), *many.of_logits(a), int(weighed))
     scalars = (*_how(a), float_bits(a["epsilon"]), float_bits(a["offset"]), *scores)
-    launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
+    if gate.few(chip, t):
+        spans = gate.spans(chip, own[:count], columns, gate.n)
+        launch = _few_gate_up(chip, gate, kernel.few_symbol(gate.kernel, spans), inputs, outputs, scalars, t)
+    else:
+        launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
     return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), ("h", "chosen"))
 
 
@@ -106,12 +132,15 @@ def moe_chosen_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTyp
     and logits are the last operands in its place, shared_scale and column its attributes."""
     ((pairs, columns), x), k = types[0], attributes["k"]
     weight = experts_of(attributes["format"], attributes["experts"], columns, k, types[2:], x)
-    if weight is None or not paired(weight, chip, pairs // k):
+    if weight is None or not choosable(weight, chip, pairs // k):
         return None
     down, added = _down_operands(attributes["format"], weight, attributes)
     columns = types[-1][0][1] if attributes.get("gated", False) else 0
     inputs, places = ("h", "chosen", "chosen", "chosen"), (pairs, 2 * pairs)
     launch = _down(chip, weight, attributes, inputs, pairs // k, places, columns)
+    if weight.few(chip, pairs // k):
+        spans = weight.spans(chip, types[2 : 2 + len(down)], weight.n, weight.columns)
+        launch = _few_down(chip, launch, weight, spans, pairs)
     return Lowering(("h", "chosen", *down, *added), (launch,), ("y",))
 
 
@@ -144,6 +173,37 @@ def _gate_up(
     scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, lanes, workgroups, *how)
     symbol = with_elements(kernel.symbol(weight.kernel, paired(weight, chip, tokens)), weight.x)
     return Launch(symbol, inputs, outputs, scalars, workgroups, chip.gemv_waves * WAVE)
+
+
+def _few_workgroups(chip: Chip, weight: Experts, tokens: int, blocks: int) -> int:
+    """As many as run at once, each with as many of all tiles' blocks."""
+    items = min(weight.experts, tokens * weight.k) * blocks
+    return ceil_div(items, ceil_div(items, FEW_AT_ONCE * chip.multiprocessors))
+
+
+def _few_gate_up(
+    chip: Chip,
+    weight: Experts,
+    symbol: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[Output, ...],
+    how: tuple[int, ...],
+    tokens: int,
+) -> Launch:
+    workgroups = _few_workgroups(chip, weight, tokens, ceil_div(weight.n, 8 * FEW_WAVES))
+    scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, 0, workgroups, *how)
+    return Launch(with_elements(symbol, weight.x), inputs, outputs, scalars, workgroups, FEW_WAVES * WAVE)
+
+
+def _few_down(chip: Chip, pairs_launch: Launch, weight: Experts, spans: bool, pairs: int) -> Launch:
+    """pairs_launch: what moe_pairs.h would have, with the same buffers and numbers."""
+    workgroups = _few_workgroups(chip, weight, pairs // weight.k, ceil_div(weight.n, 16 * FEW_WAVES))
+    shape, (order_at, weights_at), rest = pairs_launch.scalars[:5], pairs_launch.scalars[7:9], pairs_launch.scalars[9:]
+    scalars = (*shape, 0, workgroups, order_at, weights_at, CounterSlot(), *rest)
+    counted = Output("counted", (SCRATCH_WORDS + COUNTER_WORDS,), "i32", updates=COUNTERS)
+    outputs = (counted, Output("rows", (pairs, weight.n), weight.x), *pairs_launch.outputs)
+    symbol = with_elements(few_down_symbol(weight.kernel, spans), weight.x)
+    return Launch(symbol, (*pairs_launch.inputs, COUNTERS), outputs, scalars, workgroups, FEW_WAVES * WAVE)
 
 
 def _down_operands(

@@ -45,9 +45,9 @@ def gpu_rules(chip: Chip) -> dict[str, LoweringRule]:
 
 def _fused_experts(chip: Chip) -> dict[str, LoweringRule]:
     """What several calls of a mixture of experts become: compile/fuse_experts.py."""
-    if chip.multiprocessors:
-        return {"moe_one": partial(moe_one, chip)}
-    return {"moe_chosen_gate_up": partial(moe_chosen_gate_up, chip), "moe_chosen_down": partial(moe_chosen_down, chip)}
+    one: dict[str, LoweringRule] = {"moe_one": partial(moe_one, chip)} if chip.multiprocessors else {}
+    two = {"moe_chosen_gate_up": partial(moe_chosen_gate_up, chip), "moe_chosen_down": partial(moe_chosen_down, chip)}
+    return one | two
 
 
 def _lowering(operands: tuple[str, ...], launches: tuple[Launch, ...] | None, *results: str) -> Lowering | None:

@@ -62,6 +62,24 @@ def test_few_tokens_are_two_dispatches_on_rocm(tokens, dispatches, routing):
     assert ("moe_gate_up_pairs_chosen" in str(lowered.program)) == (tokens <= 8)
 
 
+@pytest.mark.parametrize(("tokens", "dispatches"), [(2, 4), (8, 4), (9, 9)])
+def test_few_tokens_are_two_dispatches_on_cuda(tokens, dispatches):
+    """The same; of both layers, which share one tensor of counters, as those of nine tokens share a choice."""
+    lowered = lower_without_kernels(program(tokens), parse_target("cuda"), "f32", None)
+    assert lowered.report["kernel_dispatches"] == dispatches
+    text = str(lowered.program)
+    assert ("moe_gate_up_chosen_few" in text) == ("moe_down_chosen_few" in text) == (tokens <= 8)
+    assert len(re.findall(r"flow.tensor.splat", text)) == (tokens <= 8)
+
+
+def test_one_token_is_two_dispatches_where_the_one_has_no_such_scores():
+    """Launches of both kinds are given counters of their own."""
+    how = {"scoring": "selected_sigmoid", "dtype": "bfloat16"}
+    lowered = lower_without_kernels(program(1, **how), parse_target("cuda"), "f32", None)
+    assert lowered.report["kernel_dispatches"] == 4
+    assert "moe_gate_up_chosen_few_normed_mxfp4_xbf16" in str(lowered.program)
+
+
 def test_a_residual_is_added_in_the_one_dispatch():
     parts = {n: expert_weights("mxfp4", 8, 64, 64, seed=i).parts for i, n in enumerate(("gate", "up", "down"))}
 
@@ -75,12 +93,6 @@ def test_a_residual_is_added_in_the_one_dispatch():
     lowered = lower_without_kernels(text, parse_target("cuda"), "f32", None)
     assert lowered.report["kernel_dispatches"] == 1
     assert "moe_one_added_gemv" in str(lowered.program)
-
-
-def test_others_keep_their_launches():
-    lowered = lower_without_kernels(program(2, 1), parse_target("cuda"), "f32", None)
-    assert lowered.report["kernel_dispatches"] == 5
-    assert "moe_one" not in str(lowered.program)
 
 
 def test_what_somebody_else_wants_stays():

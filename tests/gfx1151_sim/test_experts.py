@@ -5,6 +5,7 @@ file as llama.cpp's Q4_K_M, which has the experts' down in Q6_K in some layers."
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import gguf
@@ -27,12 +28,15 @@ from gfx1151_sim.program_steps import (
     prefill_and_decode,
     same_logits_and_tokens,
 )
-from gfx1151_sim.simulator import report, start
+from gfx1151_sim.simulator import Account, recording, report, start
 from strixhlo.bundle import Bundle, open_bundle
 from strixhlo.export import export
 from strixhlo.export.checkpoint.checkpoint import open_checkpoint
 from strixhlo.export.checkpoint.contents import Checkpoint, Tensor
 from strixhlo.export.models import model_from_config
+from strixhlo.runtime.batch_engine import BatchEngine
+from strixhlo.runtime.block_table import own_table
+from strixhlo.runtime.program import Program
 from strixhlo.step_traffic import step_traffic
 
 VOCABULARY, STEPS = 320, 4
@@ -66,7 +70,12 @@ GPT_OSS = {k: v for k, v in GPT_OSS.items() if k not in QWEN_ONLY} | {
 }
 CONFIGS = {"mxfp4": GPT_OSS, "affine4_g64": CONFIG}
 Q4_K_M = {"0.ffn_down_exps": "Q6_K", "0.attn_v": "Q6_K", "output.weight": "Q6_K", "ffn_gate_inp": "F32", "": "Q4_K"}
-ENTRIES = {"prefill_16": ("prefill", 16), "score_16": ("score", 16), "decode_1": ("decode", 1)}
+ENTRIES = {
+    "prefill_16": ("prefill", 16),
+    "score_16": ("score", 16),
+    "decode_1": ("decode", 1),
+    "decode_2": ("decode", 2),
+}
 
 
 def tensors(format: str) -> Iterator[Tensor]:
@@ -157,6 +166,13 @@ def test_kv_cache_is_updated_in_place(bundle: Bundle, simulated: Run) -> None:
     kv_cache_is_updated_in_place(bundle, simulated, q, VOCABULARY)
 
 
+def of_experts(account: Account) -> tuple[int, int]:
+    """Bytes that a step's two launches for each layer's experts ask for, and those that differ."""
+    experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "pairs" in launch.kernel]
+    assert len(experts) == 2 * 2
+    return sum(launch.load_requested for launch in experts), sum(launch.load_distinct for launch in experts)
+
+
 def test_a_token_reads_its_experts_only(bundle: Bundle, simulated: Run) -> None:
     """Beside the active weights, keys and values, and what one launch leaves to another; each at most once or so."""
     account = simulated.accounts[-1]
@@ -164,10 +180,28 @@ def test_a_token_reads_its_experts_only(bundle: Bundle, simulated: Run) -> None:
     step = traffic.step_bytes(1, len(PROMPT) + STEPS - 1, 1)
     floor = step + account.total("store_distinct")
     assert 0.95 * step < account.total("load_distinct") < 1.10 * floor
-    experts = [launch for launch in account.launches if "_moe_" in launch.kernel and "pairs" in launch.kernel]
-    asked, read = (sum(getattr(x, f"load_{what}") for x in experts) for what in ("requested", "distinct"))
+    asked, read = of_experts(account)
     assert asked < 1.25 * read
     assert account.total("load_requested") < 1.25 * floor
-    assert len(experts) == 2 * 2
     own = traffic.expert_bytes * traffic.used / traffic.experts
     assert own <= read < 1.05 * own
+
+
+def test_tokens_with_an_expert_in_common_read_it_once(bundle: Bundle, simulated: Run) -> None:
+    """The same token at two positions, which are alike enough to choose some of the same experts. Of each row every
+    workgroup asks for x twice, and for the norm's weight: three times what a token alone asks for beside weights."""
+    length, traffic = 16, step_traffic(bundle)
+    with Program(bundle, "rocm", 1) as program, closing(BatchEngine(program)) as engine:
+        table = own_table(program.kv_cache, program.context)
+        blocks = [own.tolist() for own in table.reshape(-1, table.shape[-1])]
+        engine.prefill(PROMPT[:length], 0, blocks)
+        with recording() as account:
+            engine.decode([PROMPT[0]] * 2, [length, length + 1], [blocks] * 2)
+    asked, read = of_experts(account)
+    own = traffic.expert_bytes * traffic.used / traffic.experts  # of one token, both layers
+    others = traffic.step_bytes(1, length, 1) - own + traffic.kv_bytes(length + 1)
+    assert own <= read < 0.95 * 2 * own
+    asked_alone, read_alone = of_experts(simulated.accounts[-1])
+    assert asked - read < 4 * (asked_alone - read_alone)
+    floor = others + read + account.total("store_distinct")
+    assert account.total("load_distinct") < 1.10 * floor

@@ -2,67 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernel_tolerances import ARRAYS
 from moe_cases import DEFAULTS, expert_weights, named, problem, route_logits
 
-from strixhlo.custom_kernels.gpu.launches import GFX1151, H200
+from strixhlo.custom_kernels.gpu.launches import GFX1151, H200, SM_90
 from strixhlo.custom_kernels.gpu.rules import gpu_rules
-from strixhlo.custom_kernels.ops.launch import Lowering
+from strixhlo.custom_kernels.ops.launch import COUNTER_WORDS, COUNTERS, SCRATCH_WORDS, Lowering, LoweringRule
 from strixhlo.custom_kernels.ops.moe_route import reference as route_reference
 
-DTYPES = {"float32": "f32", "int16": "bf16", "int32": "i32", "int8": "i8"}
+Rules = dict[str, LoweringRule]
+DTYPES = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int16": "bf16", "int32": "i32", "int8": "i8",
+}  # fmt: skip
 RULES = gpu_rules(GFX1151)
+ON_NVIDIA = {"chunks": gpu_rules(H200), "spans": gpu_rules(SM_90)}
+COUNTED = np.zeros(SCRATCH_WORDS + COUNTER_WORDS, np.int32)
 ROUTING = ("expert", "order", "offsets", "tiles")
 GROUPED = {"scoring": "sigmoid", "normalize": True, "scale": 2.5, "groups": 4, "group_k": 2, "biased": True}
 SHARED = ("residual", "shared", "logits")
 MIXTURE = {"k": 3, "activation": "silu", "limit": 0.0, "biased": False, "normed": False, "epsilon": 1e-3, "offset": 1.0}
 
 
-def lowered(op: str, attributes: dict[str, Any], v: dict[str, np.ndarray], names: tuple[str, ...]) -> Lowering:
+def lowered(
+    op: str, attributes: dict[str, Any], v: dict[str, np.ndarray], names: tuple[str, ...], rules: Rules = RULES
+) -> Lowering:
     """With the operands of these names."""
-    found = RULES[op](attributes, [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names])
+    found = rules[op](attributes, [(v[n].shape, DTYPES[str(v[n].dtype)]) for n in names])
     assert found and found.operands == names
     return found
 
 
-def run_both(run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str, Any]) -> tuple[dict, dict]:
-    """What three launches leave and what two do; `chosen` of the former: put together from the router's results."""
-    route, how = DEFAULTS | {"k": how["k"]} | route, MIXTURE | how
+def run_both(
+    run, v: dict[str, np.ndarray], route: dict[str, Any], how: dict[str, Any], rules: Rules = RULES
+) -> tuple[dict, dict]:
+    """What three launches leave and what two do; `chosen` of the former: put together from the router's results. Where
+    there is a gated shared expert, `add_gated` goes before the former."""
+    how = MIXTURE | how
+    route = DEFAULTS | {"k": how["k"]} | route
     weights = {w: tuple(n for n in v if n.startswith(f"{w}.")) for w in ("gate", "up", "down")}
     gate_up = (*weights["gate"], *weights["up"], *(("gate_bias", "up_bias") if how["biased"] else ()))
     gate_up += ("norm",) * how["normed"]
     weighed = ("weights",) * how.get("weighed", False)
-    down = (*weights["down"], *(("bias",) if how["biased"] else ()), "residual")
+    added = ("residual",) * how.pop("added", True)
+    down = (*weights["down"], *(("bias",) if how["biased"] else ()), *added)
+    gated = {"scale": 0.5, "column": v["logits"].shape[1] - 1} if "shared" in v else {}
     logits = ("logits", "positions", *(("correction",) if route["biased"] else ()))
-    of_down = {"format": how["format"], "k": how["k"], "biased": how["biased"], "added": True, "scale": 0.5}
+    of_down = {"format": how["format"], "k": how["k"], "biased": how["biased"], "added": bool(added)}
+    of_down["scale"] = 0.5
 
     apart = v | run(
-        RULES["moe_route"](route, types_of(v, logits)).launches, v | {"bias": v.get("correction", v["bias"])}
+        rules["moe_route"](route, types_of(v, logits)).launches, v | {"bias": v.get("correction", v["bias"])}
     )
     apart["bias"] = v["bias"]
+    if gated:
+        base = {"base": v["residual"], "x": v["shared"], "logits": v["logits"]}
+        apart["residual"] = run(rules["add_gated"](gated, types_of(base, tuple(base))).launches, base)["y"]
     for op, attributes, names in (
         ("moe_gate_up", how, ("x", *ROUTING, *gate_up, *weighed)),
         ("moe_down", of_down, ("h", "weights", "places", *ROUTING, *down)),
     ):
-        apart = run(lowered(op, attributes, apart, names).launches, apart)
+        apart = run(lowered(op, attributes, apart, names, rules).launches, apart)
         if weighed:
             apart["weights"] = np.ones_like(apart["weights"])
     bits = apart["weights"].reshape(-1).view(np.int32)
     apart["chosen"] = np.stack([apart["expert"], apart["order"], bits])
 
     together = dict(v)
-    experts = v["logits"].shape[1]
+    experts = route.get("experts", v["logits"].shape[1])
+    if gated:
+        down += ("shared", "logits")
+        of_down |= {"gated": True, "shared_scale": gated["scale"], "column": gated["column"]}
     both = route | how | {"corrected": route["biased"], "biased": how["biased"], "experts": experts}
     of_down["experts"] = experts
     for op, attributes, names in (
         ("moe_chosen_gate_up", both, (*logits, "x", *gate_up)),
         ("moe_chosen_down", of_down, ("h", "chosen", *down)),
     ):
-        launches = lowered(op, attributes, together, names).launches
+        launches = lowered(op, attributes, together, names, rules).launches
         assert len(launches) == 1
         together = run(launches, together)
     return apart, together
@@ -179,4 +201,77 @@ def test_what_is_better_apart():
     assert RULES["moe_chosen_gate_up"](attributes, many) is None
     half = [types[0], types[1], (types[2][0], "f16"), *types[3:]]
     assert RULES["moe_chosen_gate_up"](attributes, half) is None
-    assert "moe_chosen_gate_up" not in gpu_rules(H200)  # its local memory does not hold the choice too
+    nine = [((9, *shape[1:]), dtype) for shape, dtype in types[:3]]
+    assert ON_NVIDIA["chunks"]["moe_chosen_gate_up"](attributes, types)
+    assert ON_NVIDIA["chunks"]["moe_chosen_gate_up"](attributes, [nine[0], ((9,), "i32"), nine[2], *types[3:]]) is None
+
+
+# Format, dtype of activations, shape, way; of q4_k the compiler has no launch of one token alone.
+ON_UNITS = [
+    ("mxfp4", "f32", (544, 96), "chunks"),
+    ("affine4_g64_bf16_bf16", "bf16", (576, 64), "spans"),
+    ("q4_k", "bf16", (256, 256), "chunks"),
+    ("bf16", "bf16", (608, 64), "chunks"),
+]
+
+
+def few_on_nvidia(name: str, dtype: str, shape: tuple[int, int], tokens: int, kind: str) -> dict[str, np.ndarray]:
+    format = name.removesuffix("_bf16_bf16")
+    v = few_tokens(format, tokens, kind, biased=name == "mxfp4", shape=shape, narrow=format != name)
+    v |= {n: v[n].astype(ARRAYS[dtype]) for n in ("x", "logits", "residual")}
+    return v | {COUNTERS: COUNTED}
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape", "way"), ON_UNITS)
+def test_two_launches_on_nvidia(run_nvidia_launches, name, dtype, shape, way):
+    """Bit for bit those of the launches of more tokens, rows of padding included."""
+    format, rules = name.removesuffix("_bf16_bf16"), ON_NVIDIA[way]
+    for tokens, kind in ((1, "random"), (3, "one"), (8, "steps")):
+        v = few_on_nvidia(name, dtype, shape, tokens, kind)
+        how = {"format": format, "normed": True, "biased": name == "mxfp4", "added": tokens != 3}
+        route = GROUPED if tokens == 8 and name != "q4_k" else {"normalize": True}
+        apart, together = run_both(run_nvidia_launches, v, route, how, rules)
+        assert_same(apart, together)
+        assert np.isfinite(together["y"].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("route", ROUTERS.values(), ids=ROUTERS)
+def test_routers_on_nvidia(run_nvidia_launches, route):
+    for tokens in (1, 6):
+        v = few_tokens("mxfp4", tokens, "random") | {COUNTERS: COUNTED}
+        assert_same(*run_both(run_nvidia_launches, v, route, {"format": "mxfp4", "normed": True}, ON_NVIDIA["chunks"]))
+
+
+def test_weights_of_the_input_on_nvidia(run_nvidia_launches):
+    """As `test_weights_of_the_input`; what a token gets does not depend on its company."""
+    v = few_tokens("mxfp4", 5, "steps") | {COUNTERS: COUNTED}
+    how = {"format": "mxfp4", "k": 1, "normed": True, "weighed": True}
+    route = {"scoring": "selected_sigmoid"}
+    apart, together = run_both(run_nvidia_launches, v, route, how, ON_NVIDIA["chunks"])
+    np.testing.assert_allclose(together["y"], apart["y"], rtol=1e-4, atol=1e-4)
+    alone = v | {n: v[n][4:] for n in ("x", "logits", "positions", "residual")}
+    _, one = run_both(run_nvidia_launches, alone, route, how, ON_NVIDIA["chunks"])
+    assert one["y"][0].tobytes() == together["y"][4].tobytes()
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_gated_shared_expert_on_nvidia(run_nvidia_launches, tokens):
+    """Bit for bit as `add_gated` and what takes its result do it."""
+    v = few_tokens("mxfp4", tokens, "steps") | {COUNTERS: COUNTED}
+    v["logits"] = np.concatenate([v["logits"], route_logits("random", tokens, 2)], axis=1)
+    v["shared"] = np.random.default_rng(5).standard_normal(v["x"].shape, np.float32)
+    route = {"normalize": True, "experts": 8}
+    assert_same(*run_both(run_nvidia_launches, v, route, {"format": "mxfp4"}, ON_NVIDIA["chunks"]))
+
+
+@pytest.mark.parametrize("workgroups", [1, 3])
+def test_tokens_of_padding_alone_and_few_workgroups(run_nvidia_launches, workgroups):
+    """Many blocks of rows for each counter, and for each workgroup; all rows of padding."""
+    chip = replace(H200, multiprocessors=workgroups)
+    v = few_on_nvidia("mxfp4", "f32", (4224, 64), 2, "random")
+    how = {"format": "mxfp4", "normed": True, "biased": True}
+    apart, together = run_both(run_nvidia_launches, v, {"normalize": True}, how, gpu_rules(chip))
+    assert_same(apart, together)
+    v["positions"] = np.full(2, -1, np.int32)
+    apart, together = run_both(run_nvidia_launches, v, {"normalize": True}, how, gpu_rules(chip))
+    assert together["y"].tobytes() == apart["y"].tobytes() == v["residual"].tobytes()
