@@ -213,6 +213,7 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
 
   typename OneSpans<W, X, BIASED, NORMED>::Columns columns;
   f32 score = 0.0f;
+  u32 second = 0;  // ticket, asked for before the weights, lest it come after them; of mxfp4, which lacks a register, later
   if (wave == TAKER / WAVE) {
     u32 ticket = 0;
     if (thread == TAKER) ticket = take_ticket(counters);
@@ -227,6 +228,7 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
     if (thread == TAKER) {
       OneToken::ticket[0] = ticket;
       OneToken::ticket[1] = 0;
+      if constexpr (W::MINIMUM) second = take_ticket(counters);  // all have one by now
     }
   } else {
     one.load_columns(x, norm, thread, columns);
@@ -280,7 +282,10 @@ DEVICE void moe_one_spans(const GLOBAL X* logits, const GLOBAL i32* positions, c
   for (; unit < p.all(); number++) {
     const bool is_down = p.is_down(unit);
     const u32 first = p.first(unit), rows = p.count(unit) * 8, region = number % 2, count = p.tasks(unit);
-    if (thread == TAKER) *(volatile LOCAL u32*)&OneToken::ticket[(number + 1) % 2] = take_ticket(counters);
+    if (thread == TAKER) {
+      const bool there = W::MINIMUM && number == 0;
+      *(volatile LOCAL u32*)&OneToken::ticket[(number + 1) % 2] = there ? second : take_ticket(counters);
+    }
     // What a thread needs in the end.
     f32 early[2] = {};
     if (!is_down && BIASED && thread < rows) {

@@ -128,6 +128,51 @@ DEVICE f32 sparse_weight(const f32 (&logits)[PER_LANE], u32 id, f32 logit, const
   return weight;
 }
 
+// Lane j < k gets the number of the expert that is chosen j-th. keys: of expert i * WAVE + lane the lane's i-th; 0 is of none.
+template <u32 PER_LANE>
+DEVICE void take_best(u32 (&keys)[PER_LANE], u32 k, u32& id) {
+  const u32 lane = lane_id();
+  for (u32 j = 0; j < k; j++) {
+    u32 top = keys[0], first = ~0u;
+    UNROLL for (u32 i = 1; i < PER_LANE; i++) top = keys[i] > top ? keys[i] : top;
+    top = largest_of_wave(top);
+    UNROLL for (u32 i = PER_LANE; i-- > 0;) first = keys[i] == top ? i * WAVE + lane : first;
+    const u32 chosen = smallest_of_wave(first);
+    UNROLL for (u32 i = 0; i < PER_LANE; i++) keys[i] = i * WAVE + lane == chosen ? 0 : keys[i];
+    if (lane == j) id = chosen;
+  }
+}
+#if !defined(__AMDGCN__)
+// Each lane sorts its own first, so that fewer steps wait for each other.
+DEVICE void take_best(u32 (&keys)[4], u32 k, u32& id) {
+  const u32 lane = lane_id();
+  u32 expert[4];
+  UNROLL for (u32 i = 0; i < 4; i++) expert[i] = i * WAVE + lane;
+  UNROLL for (u32 last = 3; last > 0; last--) {
+    UNROLL for (u32 i = 0; i < last; i++) {
+      const bool later = keys[i + 1] > keys[i];  // of equal ones the first stays
+      const u32 key = later ? keys[i] : keys[i + 1], e = later ? expert[i] : expert[i + 1];
+      keys[i] = later ? keys[i + 1] : keys[i];
+      expert[i] = later ? expert[i + 1] : expert[i];
+      keys[i + 1] = key;
+      expert[i + 1] = e;
+    }
+  }
+  for (u32 j = 0; j < k; j++) {
+    const u32 top = largest_of_wave(keys[0]), chosen = smallest_of_wave(keys[0] == top ? expert[0] : ~0u);
+    if (expert[0] == chosen) {
+      UNROLL for (u32 i = 0; i < 3; i++) {
+        keys[i] = keys[i + 1];
+        expert[i] = expert[i + 1];
+      }
+      keys[3] = 0;
+      expert[3] = ~0u;
+    }
+    if (lane == j) id = chosen;
+  }
+}
+#endif
+
 // The wave's token: lane j < k gets the number and the score of the expert that is chosen j-th. all, meet: as of
 // keep_best_groups.
 template <u32 PER_LANE, class X, class Meet>
@@ -141,15 +186,7 @@ DEVICE void choose(const GLOBAL X* logits, const GLOBAL f32* bias, const RouteCh
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     keys[i] = i * WAVE + lane < c.experts ? (u32)(choice_key(choice[i], 0) >> 32) : 0;
   }
-  for (u32 j = 0; j < c.k; j++) {
-    u32 top = keys[0], first = ~0u;
-    UNROLL for (u32 i = 1; i < PER_LANE; i++) top = keys[i] > top ? keys[i] : top;
-    top = largest_of_wave(top);
-    UNROLL for (u32 i = PER_LANE; i-- > 0;) first = keys[i] == top ? i * WAVE + lane : first;
-    const u32 chosen = smallest_of_wave(first);
-    UNROLL for (u32 i = 0; i < PER_LANE; i++) keys[i] = i * WAVE + lane == chosen ? 0 : keys[i];
-    if (lane == j) id = chosen;
-  }
+  take_best(keys, c.k, id);
   UNROLL for (u32 i = 0; i < PER_LANE; i++) {
     const f32 score = shuffle(scores[i], id % WAVE);
     weight = id / WAVE == i ? score : weight;
