@@ -103,12 +103,12 @@ struct StripeLoop : S {
       }
       end_group();
     };
+    stream.scales_of_stripe(0);
+    if (all) stream.ask_scales(0);
     _Pragma("nounroll") for (u32 i = 0; i < STAGES - 1; i++) {
       ask();
       stream.to += STAGE_BYTES;
     }
-    stream.scales_of_stripe(0);
-    if (all) stream.ask_scales(0);
     put_early();
     for (u32 z = FILLED; z < all; z += FILLED) fill.load_and_put(0, z, smaller(all, z + FILLED));
     wave_meets();
@@ -121,13 +121,13 @@ struct StripeLoop : S {
         _Pragma("nounroll") for (u32 z = 0; z < all; z++) {
           wait_for_groups<STAGES - 2>();
           wave_meets();
-          ask();
           const Scales scales = stream.coming;
           // Of the next stage; after the last one they are asked for again. One place: where there are two, they are
           // merged, and the wave waits for what it loads.
           const bool over = z + 1 == all;
           if (over && base + slot + 1 < stripes) stream.scales_of_stripe(base + slot + 1);
           stream.ask_scales(over ? 0 : z + 1);
+          ask();  // after the scales: what is asked for comes in order, and later codes would hold them up
           add_stage(local() + stream.from, z, (z * SHARING + wave) * TOGETHER, scales, right, zero, sum);
           stream.next_stage();
         }
