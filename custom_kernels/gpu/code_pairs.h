@@ -253,6 +253,15 @@ inline constexpr bool IN_BF16<SmallK<BITS, ZERO, HAS_MINIMUM>> = true;
 // Whether numbers of a pair are times their scales already.
 template <class C>
 inline constexpr bool SCALED_PAIRS = requires { &C::scale; };
+// Whether a row has one scale, and that.
+template <class W>
+inline constexpr bool ROW_HAS_SCALE = false;
+template <Scaling SCALING>
+inline constexpr bool ROW_HAS_SCALE<Fp8<SCALING>> = SCALING == CHANNEL || SCALING == TENSOR;
+template <Scaling SCALING>
+DEVICE f32 scale_of_row(const Fp8<SCALING>& w, u32 row) {
+  return ((const GLOBAL f32*)w.parts.scale)[SCALING == CHANNEL ? row : 0];
+}
 // Steps of 16 columns that share a scale, of the eight of a piece.
 template <class W>
 inline constexpr u32 STEPS_A_SCALE = W::GROUPS == 2 ? 1 : 2;

@@ -29,6 +29,8 @@ struct RegisterGemm {
   static constexpr bool MINIMUM = W::MINIMUM, SHIFTED = C::OFFSET != 0.0f && (WIDE || !MINIMUM);
   using Feed = RegisterFeed<W, C, STRIPES, WAVES, PAIRED>;
   static constexpr bool FED = Feed::SCALED;  // whether scales come with the codes
+  // Whether products are summed as they are, since pairs have their scales, or a whole row has one.
+  static constexpr bool ROW_SCALED = ROW_HAS_SCALE<W>, PLAIN = SCALED_PAIRS<C> || ROW_SCALED;
   // Bytes of local memory: of a row of x (what lanes read together is in different banks), of a stage, of a piece of x.
   static constexpr u32 OF_ROW = PIECE * 2 + (C::ORDER == NEIGHBOURS ? 64 : 32);
   static constexpr u32 STAGE = Feed::STAGE, OF_X = DIRECT ? 0 : M * OF_ROW;
@@ -220,13 +222,15 @@ struct RegisterGemm {
     Products(&to)[2] = CONVERTED ? of_piece : total;
     f32 scale[2][W::GROUPS], least[2][W::GROUPS] = {};
     u32 a[2][4];
-    if constexpr (SCALED_PAIRS<C>) {
+    if constexpr (PLAIN) {
       UNROLL for (u32 i = 0; i < STEPS; i++) {
         if (i % 2 == 0) {
           C::factor(piece, i / 2, a);
-          UNROLL for (u32 r = 0; r < 2; r++) {
-            const u32 by = C::scale(scales.of[r].scale.words, i / 2);
-            UNROLL for (u32 j = r; j < 8; j += 2) a[j / 4][j % 4] = half_multiply(a[j / 4][j % 4], by);
+          if constexpr (SCALED_PAIRS<C>) {
+            UNROLL for (u32 r = 0; r < 2; r++) {
+              const u32 by = C::scale(scales.of[r].scale.words, i / 2);
+              UNROLL for (u32 j = r; j < 8; j += 2) a[j / 4][j % 4] = half_multiply(a[j / 4][j % 4], by);
+            }
           }
         }
         UNROLL for (u32 n = 0; n < 2; n++) {
@@ -237,7 +241,7 @@ struct RegisterGemm {
         }
       }
     }
-    UNROLL for (u32 s = 0; s < (SCALED_PAIRS<C> ? 0 : GROUPS); s++) {
+    UNROLL for (u32 s = 0; s < (PLAIN ? 0 : GROUPS); s++) {
       Products products[2] = {};
       UNROLL for (u32 i = s * SHARING; i < (s + 1) * SHARING; i++) {
         if (i % 2 == 0) {
@@ -313,7 +317,7 @@ struct RegisterGemm {
     }
     if (DIRECT && wave < pieces) load_x(real(wave), source, KEPT ? coming_x : of_x);
     Scales coming = {};
-    if (!FED && wave < pieces) ask_for_scales(coming, 0, real(wave));
+    if (!FED && !ROW_SCALED && wave < pieces) ask_for_scales(coming, 0, real(wave));
     u32 stage = 0, before = AHEAD * STAGE;
     _Pragma("nounroll") for (u32 piece = wave; piece < pieces; piece += WAVES) {
       UNROLL for (u32 s = 0; s < STRIPES; s++) {
@@ -349,7 +353,7 @@ struct RegisterGemm {
         Scales scales = coming;
         if constexpr (FED) {
           UNROLL for (u32 r = 0; r < 2; r++) Feed::load_scales(ring + stage, lane_id() / 4 + 8 * r, scales.of[r]);
-        } else {
+        } else if constexpr (!ROW_SCALED) {
           const bool last = s + 1 == STRIPES;
           const u32 later = last ? piece + WAVES : piece;
           if (later < pieces) ask_for_scales(coming, last ? 0 : s + 1, real(later));
@@ -379,8 +383,14 @@ struct RegisterGemm {
       f32x4 total = all[item];
       UNROLL for (u32 w = 1; w < WAVES; w++) total += all[w * ITEMS + item];
       const u32 g = item % WAVE / 4, t = item % 4, stripe = item / WAVE / 2, row = item / WAVE % 2 * 8 + 2 * t;
+      f32 of_low = whole_low, of_high = whole_high;
+      if constexpr (ROW_SCALED) {
+        const StripeRows<W> rows = rows_of(stripe);
+        of_low *= scale_of_row(low, rows.in_tensor(g));
+        of_high *= scale_of_row(high, rows.in_tensor(g + 8));
+      }
       UNROLL for (u32 e = 0; e < 2; e++) {
-        const f32 one = total[e] * whole_low, other = total[2 + e] * whole_high;
+        const f32 one = total[e] * of_low, other = total[2 + e] * of_high;
         if constexpr (PAIRED) {
           store(row + e, first_n + stripe * 8 + g, one, other);
         } else {

@@ -22,9 +22,14 @@ NAMES = ("q8_0", "q4_k", "q5_k", "q6_k", "q3_k", "mxfp4", "nvfp4", "mxfp8", "fp8
 AFFINE = ("affine4_g64_bf16_bf16", "affine5_g64_bf16_bf16", "affine8_g64_bf16_bf16")
 CASES = [(name, "bf16") for name in (*NAMES, *AFFINE)]
 CASES += [("mxfp4", "f32"), ("q4_1", "f32"), ("nvfp4", "f16"), ("affine8_g64_bf16_bf16", "f16")]
-CASES += [("mxfp8", "f32"), ("affine4_g32_bf16_bf16", "bf16"), ("affine4_g128_f16_f16", "bf16")]
+CASES += [("mxfp8", "f32"), ("fp8_tensor", "bf16"), ("affine4_g32_bf16_bf16", "bf16"), ("affine4_g128_f16_f16", "bf16")]
 TILES = {("q4_k", "bf16"): "16r7x12", ("nvfp4", "bf16"): "16r7x12", ("affine8_g64_bf16_bf16", "bf16"): "16r7x8"}
-TILES |= {("mxfp4", "bf16"): "16r7x8", ("q6_k", "bf16"): "16r7x8", ("mxfp8", "f32"): "16r7x8"}
+TILES |= {
+    ("mxfp4", "bf16"): "16r7x8",
+    ("fp8_tensor", "bf16"): "16r7x8",
+    ("q6_k", "bf16"): "16r7x8",
+    ("mxfp8", "f32"): "16r7x8",
+}
 LONG = {"mxfp4": 1280, "affine8_g64_bf16_bf16": 1664, "q8_0": 1152, "q4_k": 1280, "q6_k": 1280, "mxfp8": 1152}
 ACTIVATIONS = {"x", "residual"}
 
