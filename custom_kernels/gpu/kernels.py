@@ -196,7 +196,9 @@ def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
         run_tool([*clang, *flags, *FLAGS, f"-I{SOURCES}", "-S", str(source), "-o", str(out)], f"kernels for {chip}")
         out.write_text(_bounded(out.read_text()))
 
-    return _cached(chip, [*flags, *FLAGS], symbols, (".ptx",), assemble)
+    names = sorted(set(symbols))
+    bounds = [str(STRIPES_AT_ONCE), *(f"{name} {threads(name)}" for name in names)]
+    return _cached(chip, [*flags, *FLAGS, *bounds], names, (".ptx",), assemble)
 
 
 def _bounded(ptx: str) -> str:
