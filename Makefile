@@ -110,6 +110,7 @@ predicted-table: env
 #   python benchmarks/gpu_kernels.py run artifacts/h200/kernels
 #   python benchmarks/h200_moe.py run artifacts/h200/moe
 #   python benchmarks/h200_models.py run artifacts/h200/models -o results.json && ... table results.json
+#   python benchmarks/h200_profile.py artifacts/h200/models mxfp4
 #   strixhlo tune --measure artifacts/h200/tune
 h200-kit: $(DEMO)/cpu/build.json
 	$(BIN)/python benchmarks/gpu_kernels.py prepare $(KIT)/kernels
