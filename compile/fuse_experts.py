@@ -92,22 +92,36 @@ def _with_choice(mixture: Mixture, rules: Mapping[str, LoweringRule]) -> int:
     own = list(gate_up.operands)[5:]
     operands = [*route.operands, gate_up.operands[0], *own[: len(own) - mixture.weighed]]
     attributes = mixture.attributes
-    if rule is None or of_down is None or rule(attributes, types_of(operands)) is None:
+    if rule is None or of_down is None:
+        return 0
+    together = rule(attributes, types_of(operands))
+    joined = together is None  # one buffer less, for both results
+    together = together or rule(attributes | {"joined": True}, types_of(operands))
+    if together is None:
         return 0
     h, experts = gate_up.results[0].type, attributes["experts"]
-    chosen = ir.RankedTensorType.get([3, ir.RankedTensorType(h).shape[0]], ir.IntegerType.get_signless(32))
+    shape = next(o.shape for o in together.launches[-1].outputs if o.name == "chosen")
+    chosen = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
+    ((pairs, inner), x) = types_of([gate_up.results[0]])[0]
+    of_h = {"joined": True, "pairs": pairs, "inner": inner, "x": x} if joined else {}
     config = {i.name: i.attr for i in ir.DictAttr(down.attributes["backend_config"])}
     config["experts"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), experts)
     weights = list(down.operands)[OF_DOWN:]
-    types = [*types_of([gate_up.results[0]]), (tuple(chosen.shape), "i32"), *types_of(weights)]
-    if of_down(call_attributes(down) | {"experts": experts}, types) is None:
+    types = [*([] if joined else types_of([gate_up.results[0]])), (tuple(chosen.shape), "i32"), *types_of(weights)]
+    if of_down(call_attributes(down) | {"experts": experts} | of_h, types) is None:
         return 0
     gated = _gated(mixture)
     if gated:
         weights[-1:] = gated.operands
         of_sum = {i.name: i.attr for i in ir.DictAttr(gated.attributes["backend_config"])}
         config |= {"gated": ir.BoolAttr.get(True), "shared_scale": of_sum["scale"], "column": of_sum["column"]}
-    made = _call(gate_up, CHOSEN_GATE_UP, operands, [h, chosen], mixture.made_attributes())
+    made_attributes = mixture.made_attributes()
+    if joined:
+        made_attributes["joined"] = config["joined"] = ir.BoolAttr.get(True)
+        numbers = {"pairs": pairs, "inner": inner}
+        config |= {n: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), v) for n, v in numbers.items()}
+        config["x"] = ir.StringAttr.get(x)
+    made = _call(gate_up, CHOSEN_GATE_UP, operands, [chosen] if joined else [h, chosen], made_attributes)
     (y,) = _call(down, CHOSEN_DOWN, [*made, *weights], [down.results[0].type], config)
     _replace(mixture, y)
     if gated:

@@ -92,8 +92,8 @@ CASES = (
     Case("llama", "q6_k"), Case("llama", "q8_0"), Case("llama", "fp8_block128", "bf16"),
     Case("qwen3", "affine4_g64", "f16"), Case("gemma3_text", "q4_0"), Case("gpt_oss", "mxfp4"),
     Case("qwen3_moe", "affine4_g64"), Case("qwen3_moe", "affine4_g64", "bf16"), Case("qwen3_moe", "q4_k"),
-    Case("qwen3_moe", "nvfp4"),
-    Case("qwen2_moe", "q4_0"), Case("glm4_moe", "mxfp4", "bf16"), Case("phimoe", "affine4_g64"),
-    Case("llama4_text", "mxfp4"), Case("deepseek_v3", "fp8_block128"), Case("gemma4_text", "q8_0"),
+    Case("qwen3_moe", "nvfp4"), Case("qwen2_moe", "q4_0"), Case("glm4_moe", "mxfp4", "bf16"), Case("glm4_moe", "q4_k"),
+    Case("phimoe", "affine4_g64"), Case("llama4_text", "mxfp4"), Case("deepseek_v3", "fp8_block128"),
+    Case("gemma4_text", "q8_0"),
     Case("gemma4_text with experts", "affine4_g64"),
 )  # fmt: skip

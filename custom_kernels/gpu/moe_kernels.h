@@ -71,13 +71,16 @@
                          __builtin_bit_cast(f32, logit_scale_bits)},                                              \
                         {chosen, weighed != 0}, SCRATCH);                                                         \
   }
-// The same with the choice of the experts; CORRECTION: what scores are corrected by, among UP's, or nullptr.
-#define MOE_GATE_UP_CHOSEN(symbol, X, MOST, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,     \
-                           CORRECTION)                                                                            \
+// The same with the choice of the experts; CORRECTION: what scores are corrected by, among UP's, or nullptr. H: a buffer
+// for h, or (), where H_IS says that it is behind what is chosen, in the same buffer.
+#define AFTER_CHOSEN(X) GLOBAL X* h = (GLOBAL X*)(chosen + ceil_div(3 * tokens * k, 4) * 4);
+#define MOE_GATE_UP_CHOSEN(symbol, X, MOST, NORMED, H, H_IS, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS,  \
+                           NORM, CORRECTION)                                                                      \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
-  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP INSIDE H, OUT(i32, chosen),       \
               u32 tokens, EXPERT_SCALARS, GATED_SCALARS, CHOICE_SCALARS) {                                         \
+    INSIDE H_IS                                                                                                    \
     CHOOSE_PAIRS(CORRECTION, (LOCAL f32*)Stage::x);                                                                \
     GATE_UP_PAIRS(MOST, NORMED, Weight, GATE_IS, UP_IS, GATE_BIAS, UP_BIAS, NORM, weighed != 0);                                 \
   }
@@ -143,23 +146,24 @@
 #define GATED_SHARED \
   {gated ? shared : nullptr, logits, logit_columns, logit_column, __builtin_bit_cast(f32, shared_scale_bits)}
 #define RESIDUAL {added ? residual : nullptr, __builtin_bit_cast(f32, scale_bits)}
-// order_at, weights_at: numbers before the order, the weights, which may stand in one buffer with the experts.
+// order_at, weights_at, h_at: numbers before the order, the weights, h, which may stand in one buffer with the experts.
 #define MOE_DOWN_PAIRS(symbol, X, MOST, Weight, DOWN, DOWN_IS)                                                       \
   KERNEL(GEMV_THREADS)                                                                                            \
   REGISTERS(MOST == 1 ? 128 : 192)                                                                                \
   void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),              \
               IN(X, residual), IN(X, shared), IN(X, logits), OUT(X, y), u32 tokens, EXPERT_SCALARS, u32 order_at,   \
-              u32 weights_at, u32 biased, RESIDUAL_SCALARS, GATED_SHARED_SCALARS) {                                \
-    moe_down_pairs<MOST, INSIDE Weight, X>(h, weights + weights_at, expert, order + order_at,                      \
+              u32 weights_at, u32 h_at, u32 biased, RESIDUAL_SCALARS, GATED_SHARED_SCALARS) {                      \
+    moe_down_pairs<MOST, INSIDE Weight, X>(h + h_at, weights + weights_at, expert, order + order_at,                      \
                                            INSIDE Weight(INSIDE DOWN_IS), biased ? bias : nullptr, RESIDUAL,       \
                                            GATED_SHARED, y, {experts, n, columns, lanes, workgroups}, tokens, k);  \
   }
 // Of up to eight tokens on NVIDIA GPUs.
-#define MOE_GATE_UP_FEW(symbol, X, SPANS, NORMED, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS, NORM,       \
-                        CORRECTION)                                                                               \
+#define MOE_GATE_UP_FEW(symbol, X, SPANS, NORMED, H, H_IS, Weight, GATE, GATE_IS, UP, UP_IS, GATE_BIAS, UP_BIAS,    \
+                        NORM, CORRECTION)                                                                         \
   KERNEL(ROWS_THREADS)                                                                                            \
-  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP, OUT(X, h), OUT(i32, chosen),     \
+  void symbol(IN(X, logits), IN(i32, positions), IN(X, x), INSIDE GATE, INSIDE UP INSIDE H, OUT(i32, chosen),       \
               u32 tokens, EXPERT_SCALARS, GATED_SCALARS, CHOICE_SCALARS) {                                         \
+    INSIDE H_IS                                                                                                   \
     CHOOSE_PAIRS(CORRECTION, scratch_of_choice<SPANS>());                                                         \
     moe_gate_up_few<SPANS, NORMED>(                                                                               \
         x, list, INSIDE Weight(INSIDE GATE_IS), INSIDE Weight(INSIDE UP_IS), GATED_BY(GATE_BIAS, UP_BIAS), h,       \
@@ -170,11 +174,11 @@
   KERNEL(ROWS_THREADS)                                                                                            \
   void symbol(IN(X, h), IN(f32, weights), IN(i32, expert), IN(i32, order), INSIDE DOWN, IN(f32, bias),              \
               IN(X, residual), IN(X, shared), IN(X, logits), OUT(u32, scratch), OUT(X, rows), OUT(X, y), u32 tokens,    \
-              EXPERT_SCALARS, u32 order_at, u32 weights_at, u32 slot, u32 with_bias, RESIDUAL_SCALARS,              \
+              EXPERT_SCALARS, u32 order_at, u32 weights_at, u32 h_at, u32 slot, u32 with_bias, RESIDUAL_SCALARS,    \
               GATED_SHARED_SCALARS) {                                                                             \
     clear_other_half(scratch, slot, workgroups, ROWS_THREADS);                                                    \
     moe_down_few<SPANS, INSIDE Weight, X>(                                                                        \
-        h, weights + weights_at, expert, order + order_at, INSIDE Weight(INSIDE DOWN_IS), rows,                     \
+        h + h_at, weights + weights_at, expert, order + order_at, INSIDE Weight(INSIDE DOWN_IS), rows,              \
         {rows, with_bias ? bias : nullptr, RESIDUAL, GATED_SHARED, y, tokens, k, experts, n},                     \
         scratch + SCRATCH_WORDS + slot * COUNTER_WORDS, {experts, n, columns, lanes, workgroups});                \
   }

@@ -47,7 +47,12 @@ DEVICE u32 find_tiles(u32 pairs, u32 experts) {
   const u32 row = thread_id();
   if (row < pairs) {
     u32 tile = 0;  // padding, which comes last, is one more, that nobody takes
-    for (u32 other = 1; other <= row; other++) tile += PairList::expert[other] != PairList::expert[other - 1];
+    u32 before = PairList::expert[0];
+    _Pragma("unroll 8") for (u32 other = 1; other < pairs; other++) {  // of all rows, so that no load waits for another
+      const u32 expert = PairList::expert[other];
+      tile += other <= row && expert != before;
+      before = expert;
+    }
     const bool there = PairList::expert[row] < experts;
     if (row == 0 || PairList::expert[row] != PairList::expert[row - 1]) PairList::first[tile] = row;
     if (row + 1 == pairs) {
@@ -115,7 +120,7 @@ DEVICE u32 choose_pairs(const GLOBAL X* logits, const GLOBAL i32* positions, con
   if (row < pairs) {
     const u32 expert = PairChoice::expert[row];
     u32 place = 0;
-    for (u32 other = 0; other < pairs; other++) {
+    _Pragma("unroll 8") for (u32 other = 0; other < pairs; other++) {
       const u32 of_other = PairChoice::expert[other];
       place += of_other < expert || (of_other == expert && other < row);
     }

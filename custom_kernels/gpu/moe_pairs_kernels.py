@@ -15,35 +15,39 @@ PAIRED_TOKENS = (1, 8)  # most tokens of a kernel
 DOWN, GATE_UP = "strixhlo_moe_down_pairs_", "strixhlo_moe_gate_up_pairs"
 FEW_DOWN, FEW_GATE_UP = "strixhlo_moe_down_", "strixhlo_moe_gate_up_"  # and FEW, or SPANS
 FEW, SPANS = "chosen_few", "chosen_few_spans"  # on NVIDIA's matrix units: moe_few.h
-_GATE_UP = re.compile(GATE_UP + r"(_chosen)?(_corrected)?(_biased)?(_normed)?_(\w+)_m(\d+)")
+_GATE_UP = re.compile(GATE_UP + r"(_chosen)?(_corrected)?(_biased)?(_normed)?(_joined)?_(\w+)_m(\d+)")
 _DOWN = re.compile(DOWN + r"(\w+)_m(\d+)")
-_FEW_GATE_UP = re.compile(FEW_GATE_UP + rf"{FEW}(_spans)?(_corrected)?(_biased)?(_normed)?_(\w+)")
+_FEW_GATE_UP = re.compile(FEW_GATE_UP + rf"{FEW}(_spans)?(_corrected)?(_biased)?(_normed)?(_joined)?_(\w+)")
 _FEW_DOWN = re.compile(FEW_DOWN + rf"{FEW}(_spans)?_(\w+)")
 
 
 @dataclass(frozen=True)
 class GateUpPairs:
     """What a kernel of gate and up does beside both matmuls and the activation. chosen: it chooses the experts, whose
-    scores may be corrected."""
+    scores may be corrected; joined: h stands behind what it has chosen, in one buffer."""
 
     chosen: bool
     corrected: bool
     biased: bool
     normed: bool
+    joined: bool = False
 
     def symbol(self, name: str, tokens: int) -> str:
         """name: of the format, in symbols; tokens: one of PAIRED_TOKENS."""
-        flags = "_chosen" * self.chosen + "_corrected" * self.corrected + "_biased" * self.biased
-        return f"{GATE_UP}{flags}{'_normed' * self.normed}_{name}_m{tokens}"
+        return f"{GATE_UP}{'_chosen' * self.chosen}{self._flags}_{name}_m{tokens}"
 
     def few_symbol(self, name: str, spans: bool) -> str:
         """The same of moe_few.h's kernel, which chooses."""
-        flags = "_corrected" * self.corrected + "_biased" * self.biased + "_normed" * self.normed
-        return f"{FEW_GATE_UP}{SPANS if spans else FEW}{flags}_{name}"
+        return f"{FEW_GATE_UP}{SPANS if spans else FEW}{self._flags}_{name}"
+
+    @property
+    def _flags(self) -> str:
+        first = "_corrected" * self.corrected + "_biased" * self.biased
+        return first + "_normed" * self.normed + "_joined" * self.joined
 
     def bindings(self, parts: int) -> int:
         """Its buffers: x, two of the routing, two weights, ..., h, and what it has chosen."""
-        return 3 + 2 * parts + 2 * self.biased + self.normed + self.corrected + 1 + self.chosen
+        return 3 + 2 * parts + 2 * self.biased + self.normed + self.corrected + 1 + self.chosen - self.joined
 
     def line(self, how: str, kind: str, members: Sequence[str], few: bool = False) -> str:
         """how: most tokens, or, of moe_few.h's kernel, whether by spans; kind: the format's C++ type; members: of
@@ -58,7 +62,9 @@ class GateUpPairs:
         given += ["norm" if self.normed else "nullptr"]
         given += ["correction" if self.corrected else "nullptr"] * self.chosen
         macro = "MOE_GATE_UP_FEW" if few else "MOE_GATE_UP_CHOSEN" if self.chosen else "MOE_GATE_UP_PAIRS"
-        return f"{macro}({OF}, {how}, {str(self.normed).lower()}, ({kind}), {', '.join(given)})"
+        h = "(), (AFTER_CHOSEN({x}))" if self.joined else "(, OUT({x}, h)), ()"
+        where = f", {h}" if self.chosen else ""
+        return f"{macro}({OF}, {how}, {str(self.normed).lower()}{where}, ({kind}), {', '.join(given)})"
 
 
 def pairs_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
@@ -87,8 +93,7 @@ def _few_line(symbol: str, parts_of: Mapping[str, Sequence[str]]) -> str:
     kind = "Bf16Runs" if format == "bf16" else weight_type(format, dtypes)
     how = str(spans is not None).lower()
     if gate_up:
-        corrected, biased, normed = map(bool, flags)
-        return GateUpPairs(True, corrected, biased, normed).line(how, kind, members, few=True)
+        return GateUpPairs(True, *map(bool, flags)).line(how, kind, members, few=True)
     return f"MOE_DOWN_FEW({OF}, {how}, ({kind}), {weight_parameters(members, 'down')})"
 
 

@@ -38,7 +38,9 @@ from .moe_launches import (
 )
 from .moe_pairs_kernels import DOWN, PAIRED_TOKENS, GateUpPairs, few_down_symbol
 
-FEW_AT_ONCE = 1  # workgroups of moe_few.h that a multiprocessor runs: they take all of its registers
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+FEW_CHOOSE = 4  # workgroups of a multiprocessor, one after the other: each chooses the experts for itself
+FEW_DOWN = 16  # of down, which has less to begin with
 
 
 def paired(weight: Experts, chip: Chip, tokens: int) -> int:
@@ -83,14 +85,15 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     """`moe_route` and `moe_gate_up` in one launch; None where they are better apart. attributes: of both, `corrected`
     where the router's scores are. Operands: of `moe_route`, then of `moe_gate_up` without the routing. Results: h, and
     what `moe_down` takes in place of the routing: int32 [3, pairs], experts and pairs of sorted rows, and the bits of
-    each pair's weight."""
+    each pair's weight; or, where `joined`, one buffer int32 of both: h begins at the next whole 16 bytes."""
     a, biased, normed, corrected = attributes, attributes["biased"], attributes["normed"], attributes["corrected"]
     weighed = bool(a.get("weighed", False))
     ((t, logit_columns), logits), first, experts = types[0], 2 + corrected, attributes["experts"]
     (_, columns), x = types[first]
     own, count = types[first + 1 :], len(part_names(a["format"], 1, columns))
     gate, up = (experts_of(a["format"], experts, columns, a["k"], own[i * count :], x) for i in range(2))
-    kernel = GateUpPairs(chosen=True, corrected=corrected, biased=biased, normed=normed)
+    joined = a.get("joined", False)
+    kernel = GateUpPairs(chosen=True, corrected=corrected, biased=biased, normed=normed, joined=joined)
     if gate is None or gate != up or logits != x or kernel.bindings(count) > MOST_BINDINGS:
         return None
     if not choosable(gate, chip, t):
@@ -100,7 +103,10 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
     parts = _gate_up_operands(a["format"], columns, biased)
     correction, norm = ("correction",) * corrected, ("norm",) * normed
     inputs = ("logits", "positions", "x", *parts, *norm, *correction)
-    outputs = (_h(gate, t), Output("chosen", (3, t * gate.k), "i32"))
+    outputs: tuple[Output, ...] = (_h(gate, t), Output("chosen", (3, t * gate.k), "i32"))
+    if joined:
+        words = _before_h(t * gate.k) + t * gate.k * gate.n * BYTES[x] // 4
+        outputs = (Output("chosen", (words,), "i32"),)
     routing = (SCORINGS.index(a["scoring"]), int(a["normalize"]), float_bits(a["scale"]))
     groups = (a["groups"], a["group_k"], a["group_top"])
     scores = (*routing, *groups, logit_columns, many.route_bias(a, corrected), *many.of_logits(a), int(weighed))
@@ -110,7 +116,7 @@ def moe_chosen_gate_up(chip: Chip, attributes: Mapping[str, Any], types: Operand
         launch = _few_gate_up(chip, gate, kernel.few_symbol(gate.kernel, spans), inputs, outputs, scalars, t)
     else:
         launch = _gate_up(chip, gate, kernel, inputs, outputs, scalars, t)
-    return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), ("h", "chosen"))
+    return Lowering(("logits", "positions", *correction, "x", *parts, *norm), (launch,), tuple(o.name for o in outputs))
 
 
 def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
@@ -122,26 +128,38 @@ def moe_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> 
         return many.moe_down(chip, attributes, types)
     down, added = _down_operands(format, weight, attributes)
     inputs = ("h", "weights", "expert", "order")
-    launch = _down(chip, weight, attributes, inputs, t, (0, 0))
+    launch = _down(chip, weight, attributes, inputs, t, (0, 0, 0))
     return Lowering(("h", "weights", "places", *ROUTING, *down, *added), (launch,), ("y",))
 
 
 def moe_chosen_down(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:
     """`moe_down` after `moe_chosen_gate_up`: h, what that has chosen, and the operands after the routing; attributes:
-    the number of experts too. Where it is `gated`, it does the `add_gated` whose result would be the residual: base, x
-    and logits are the last operands in its place, shared_scale and column its attributes."""
-    ((pairs, columns), x), k = types[0], attributes["k"]
+    the number of experts too.
+
+    Where `joined` was said to both, h comes behind what has been chosen, and the attributes say how many `pairs` and
+    columns (`inner`) it has, and its dtype `x`. Where it is `gated`, it does the `add_gated` whose result would be the
+    residual: base, x and logits are the last operands in its place, shared_scale and column its attributes."""
+    joined, k = attributes.get("joined", False), attributes["k"]
+    if joined:
+        types = [((attributes["pairs"], attributes["inner"]), attributes["x"]), *types]
+    ((pairs, columns), x) = types[0]
     weight = experts_of(attributes["format"], attributes["experts"], columns, k, types[2:], x)
     if weight is None or not choosable(weight, chip, pairs // k):
         return None
     down, added = _down_operands(attributes["format"], weight, attributes)
     columns = types[-1][0][1] if attributes.get("gated", False) else 0
-    inputs, places = ("h", "chosen", "chosen", "chosen"), (pairs, 2 * pairs)
+    inputs = ("chosen" if joined else "h", "chosen", "chosen", "chosen")
+    places = (pairs, 2 * pairs, _before_h(pairs) * 4 // BYTES[x] if joined else 0)
     launch = _down(chip, weight, attributes, inputs, pairs // k, places, columns)
     if weight.few(chip, pairs // k):
         spans = weight.spans(chip, types[2 : 2 + len(down)], weight.n, weight.columns)
         launch = _few_down(chip, launch, weight, spans, pairs)
-    return Lowering(("h", "chosen", *down, *added), (launch,), ("y",))
+    return Lowering((*("h",) * (not joined), "chosen", *down, *added), (launch,), ("y",))
+
+
+def _before_h(pairs: int) -> int:
+    """Numbers of what is chosen, whole 16 bytes, before an h that comes behind it."""
+    return ceil_div(3 * pairs, 4) * 4
 
 
 def _gate_up_operands(format: str, columns: int, biased: bool) -> tuple[str, ...]:
@@ -175,10 +193,10 @@ def _gate_up(
     return Launch(symbol, inputs, outputs, scalars, workgroups, chip.gemv_waves * WAVE)
 
 
-def _few_workgroups(chip: Chip, weight: Experts, tokens: int, blocks: int) -> int:
-    """As many as run at once, each with as many of all tiles' blocks."""
+def _few_workgroups(chip: Chip, weight: Experts, tokens: int, blocks: int, of_each: int) -> int:
+    """At most `of_each` for a multiprocessor, each with as many of all tiles' blocks."""
     items = min(weight.experts, tokens * weight.k) * blocks
-    return ceil_div(items, ceil_div(items, FEW_AT_ONCE * chip.multiprocessors))
+    return ceil_div(items, ceil_div(items, of_each * chip.multiprocessors))
 
 
 def _few_gate_up(
@@ -190,16 +208,16 @@ def _few_gate_up(
     how: tuple[int, ...],
     tokens: int,
 ) -> Launch:
-    workgroups = _few_workgroups(chip, weight, tokens, ceil_div(weight.n, 8 * FEW_WAVES))
+    workgroups = _few_workgroups(chip, weight, tokens, ceil_div(weight.n, 8 * FEW_WAVES), FEW_CHOOSE)
     scalars = (tokens, weight.k, weight.experts, weight.n, weight.columns, 0, workgroups, *how)
     return Launch(with_elements(symbol, weight.x), inputs, outputs, scalars, workgroups, FEW_WAVES * WAVE)
 
 
 def _few_down(chip: Chip, pairs_launch: Launch, weight: Experts, spans: bool, pairs: int) -> Launch:
     """pairs_launch: what moe_pairs.h would have, with the same buffers and numbers."""
-    workgroups = _few_workgroups(chip, weight, pairs // weight.k, ceil_div(weight.n, 16 * FEW_WAVES))
-    shape, (order_at, weights_at), rest = pairs_launch.scalars[:5], pairs_launch.scalars[7:9], pairs_launch.scalars[9:]
-    scalars = (*shape, 0, workgroups, order_at, weights_at, CounterSlot(), *rest)
+    workgroups = _few_workgroups(chip, weight, pairs // weight.k, ceil_div(weight.n, 16 * FEW_WAVES), FEW_DOWN)
+    shape, places, rest = pairs_launch.scalars[:5], pairs_launch.scalars[7:10], pairs_launch.scalars[10:]
+    scalars = (*shape, 0, workgroups, *places, CounterSlot(), *rest)
     counted = Output("counted", (SCRATCH_WORDS + COUNTER_WORDS,), "i32", updates=COUNTERS)
     outputs = (counted, Output("rows", (pairs, weight.n), weight.x), *pairs_launch.outputs)
     symbol = with_elements(few_down_symbol(weight.kernel, spans), weight.x)
@@ -221,10 +239,10 @@ def _down(
     attributes: Mapping[str, Any],
     routing: tuple[str, ...],
     tokens: int,
-    places: tuple[int, int],
+    places: tuple[int, ...],
     logit_columns: int = 0,
 ) -> Launch:
-    """places: of the order and the weights in their buffers."""
+    """places: of the order, the weights and h in their buffers."""
     lanes, workgroups = down_geometry(weight, chip)
     down, added = _down_operands(attributes["format"], weight, attributes)
     biased, has_residual, gated = ("bias" in added, "residual" in added, "shared" in added)
@@ -237,8 +255,8 @@ def _down(
         float_bits(attributes.get("scale", 1.0)),
     )
     scalars += (int(gated), logit_columns, attributes.get("column", 0), float_bits(attributes.get("shared_scale", 1.0)))
-    inputs = (*routing, *down, "bias" if biased else routing[1], "residual" if has_residual else "h")
-    inputs += ("shared", "logits") if gated else ("h", "h")
+    inputs = (*routing, *down, "bias" if biased else routing[1], "residual" if has_residual else routing[0])
+    inputs += ("shared", "logits") if gated else (routing[0], routing[0])
     y = (Output("y", (tokens, weight.n), weight.x),)
     symbol = with_elements(f"{DOWN}{weight.kernel}_m{paired(weight, chip, tokens)}", weight.x)
     return Launch(symbol, inputs, y, scalars, workgroups, chip.gemv_waves * WAVE)

@@ -28,6 +28,13 @@ def test_few_tokens_on_the_cpu(case: str, format: str) -> None:
         assert 3 <= dispatches <= MOST, entry
 
 
+@pytest.mark.parametrize("target", ["rocm", "cuda"])
+def test_one_buffer_less(target: str) -> None:
+    """Corrected scores, a shared expert, weights of five parts: h and what is chosen must share a buffer."""
+    for entry, dispatches in beyond_attention("deepseek 3", "q4_k", target).items():
+        assert 3 <= dispatches <= MOST, entry
+
+
 @pytest.mark.parametrize(("case", "format"), MORE_ON_CUDA.items())
 def test_few_tokens_on_cuda(case: str, format: str) -> None:
     """One launch of one token, or two of up to eight, and the router's; with a shared expert."""

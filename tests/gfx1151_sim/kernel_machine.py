@@ -44,7 +44,8 @@ EXPERTS = ("mxfp4", "nvfp4", "affine4_g64_bf16_bf16", "q5_k", "f16")
 def _pairs() -> tuple[str, ...]:
     """Kernels of few tokens of experts: each format's, and of some what is around them."""
     forms = [(name, GateUpPairs(chosen=False, corrected=False, biased=False, normed=False)) for name in EXPERTS]
-    forms += [("mxfp4", GateUpPairs(chosen=True, corrected=True, biased=False, normed=True))]
+    for joined in (False, True):
+        forms.append(("mxfp4", GateUpPairs(chosen=True, corrected=True, biased=False, normed=True, joined=joined)))
     for flags in product((False, True), (False, True), (False, True)):
         chosen, biased, normed = flags
         if any(flags):

@@ -74,6 +74,13 @@ def run_both(
     apart["chosen"] = np.stack([apart["expert"], apart["order"], bits])
 
     together = dict(v)
+    if how.get("joined", False):
+        of_down |= {
+            "joined": True,
+            "pairs": apart["h"].shape[0],
+            "inner": apart["h"].shape[1],
+            "x": DTYPES[str(v["x"].dtype)],
+        }
     experts = route.get("experts", v["logits"].shape[1])
     if gated:
         down += ("shared", "logits")
@@ -82,11 +89,12 @@ def run_both(
     of_down["experts"] = experts
     for op, attributes, names in (
         ("moe_chosen_gate_up", both, (*logits, "x", *gate_up)),
-        ("moe_chosen_down", of_down, ("h", "chosen", *down)),
+        ("moe_chosen_down", of_down, (*("h",) * (not how.get("joined", False)), "chosen", *down)),
     ):
         launches = lowered(op, attributes, together, names, rules).launches
         assert len(launches) == 1
         together = run(launches, together)
+    together["chosen"] = together["chosen"].reshape(-1)[: apart["chosen"].size]
     return apart, together
 
 
@@ -132,6 +140,14 @@ def test_routers(run_amd_launches, route):
     for tokens in (1, 6):
         v = few_tokens("mxfp4", tokens, "random")
         assert_same(*run_both(run_amd_launches, v, route, {"format": "mxfp4", "k": 3, "normed": True}))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_both_results_in_one_buffer(run_amd_launches, tokens):
+    """Where there is one buffer too many: three times three numbers end within 16 bytes."""
+    v = few_tokens("mxfp4", tokens, "random")
+    how = {"format": "mxfp4", "normed": True, "joined": True}
+    assert_same(*run_both(run_amd_launches, v, GROUPED, how))
 
 
 def test_weights_of_the_input(run_amd_launches):
@@ -240,6 +256,14 @@ def test_routers_on_nvidia(run_nvidia_launches, route):
     for tokens in (1, 6):
         v = few_tokens("mxfp4", tokens, "random") | {COUNTERS: COUNTED}
         assert_same(*run_both(run_nvidia_launches, v, route, {"format": "mxfp4", "normed": True}, ON_NVIDIA["chunks"]))
+
+
+@pytest.mark.parametrize(("name", "dtype", "way"), [("mxfp4", "f32", "spans"), ("q4_k", "bf16", "chunks")])
+def test_both_results_in_one_buffer_on_nvidia(run_nvidia_launches, name, dtype, way):
+    for tokens in (1, 3):
+        v = few_on_nvidia(name, dtype, (96, 64), tokens, "random")
+        how = {"format": name, "normed": True, "biased": name == "mxfp4", "joined": True}
+        assert_same(*run_both(run_nvidia_launches, v, {"scoring": "sigmoid", "biased": True}, how, ON_NVIDIA[way]))
 
 
 def test_weights_of_the_input_on_nvidia(run_nvidia_launches):
