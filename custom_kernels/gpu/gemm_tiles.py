@@ -81,13 +81,16 @@ def register_tile(kernel: str, x: str, columns: Sequence[int], gated: bool = Fal
     """For up to 16 rows of x: by what was measured (benchmarks/gpu_kernels.py)."""
     stripes = sum(-(-n // (STRIPE // (1 + gated))) for n in columns)
     each = stripes / MULTIPROCESSORS
-    if each > 4:
-        return Tile(16, 0, 12 if x != "f32" and kernel in SUPER_SCALED else 8, 7)
+    wanted = max(1, -(-stripes // MULTIPROCESSORS))
+    if each > 4 and kernel not in SUPER_SCALED:
+        return Tile(16, 0, 8, 7)
     if x == "f32":
-        return Tile(16, 0, 12, max(1, -(-stripes // MULTIPROCESSORS)))
-    if each > 2 and each <= 3 and (kernel in TWELVE_WAVES or kernel.startswith("affine4")):
-        return Tile(16, 0, 12, 3)
-    return Tile(16, 0, 8, max(1, -(-stripes // MULTIPROCESSORS)))
+        return Tile(16, 0, 12, min(4, wanted))
+    if each > 4 and kernel == "q5_k":
+        return Tile(16, 0, 12, 7)
+    if 1 < each <= 3 and (kernel in TWELVE_WAVES or kernel.startswith("affine4")):
+        return Tile(16, 0, 12, wanted)
+    return Tile(16, 0, 8, min(4, wanted))
 
 
 def tiled(kernel: str, x: str, nvidia: bool) -> bool:

@@ -21,7 +21,8 @@ struct RegisterGemm {
   // Eight waves of up to four stripes are half of a multiprocessor's; others, with more registers each, all of it: they
   // load x straight from global memory, as all do whose x is wide.
   static constexpr bool DIRECT = WIDE || WAVES > 8 || STRIPES > 4;
-  static constexpr bool KEPT = DIRECT && WAVES == 8 && !WIDE;  // whether the next piece's x has registers of its own
+  // Whether the next piece's x has registers of its own.
+  static constexpr bool KEPT = DIRECT && !WIDE && (WAVES == 8 || STRIPES <= 3);
   static constexpr bool IN_HALVES = Element<X>::BITS > 8 || !IN_BF16<W>, CONVERTED = IN_HALVES && Element<X>::BITS != 11;
   using U = If<IN_HALVES, f16, BF16>;
   using C = CodePairs<W, U>;
