@@ -100,7 +100,7 @@ struct __attribute__((may_alias)) TermRows {
   template <bool FULL>
   INLINE_MEMBER void add_chunk(Sums (&acc)[M], const Parts& row, int64_t run, int64_t runs) const {
     const F scale = scales<Fmt, FULL>(row, runs).first;
-    prefetch(advance(row.scale, PREFETCH / 8));
+    if constexpr (Fmt::SCALING != BLOCKS) prefetch(advance(row.scale, PREFETCH / 8));  // not of shared ones
     if constexpr (FULL) {
       add_pair<0, true>(acc, row, scale, run, 2);
       add_pair<1, true>(acc, row, scale, run + 2, 2);
