@@ -54,6 +54,7 @@ class Chip:
     attention_part: int = 128  # dimensions of values that a wave of it has, at most
     rings: bool = False  # whether attention's keys and values go through local memory (flash_ring.h): NVIDIA's GPUs
     expert_spans: bool = False  # whether a workgroup has local memory for moe_one_spans.h
+    chosen_tokens: int = 8  # most of a mixture whose every workgroup chooses the experts for itself
     multiprocessors: int = 0  # where a mixture of experts of one token is one launch (NVIDIA): its workgroups
     origin: str = "predicted"  # or "measured": whether a device has shown these numbers to be good
     choices: Choices = field(default=RULES_ONLY, compare=False)  # what was measured, in place of the rules below
@@ -70,6 +71,7 @@ H200 = Chip(
     gemv_most=2**30,
     tiles=True,
     multiprocessors=132,
+    chosen_tokens=2,
     stripe_workgroups=264,
     attention_wanted=264,
     attention_blocks=2,

@@ -52,8 +52,8 @@ def paired(weight: Experts, chip: Chip, tokens: int) -> int:
 
 def choosable(weight: Experts, chip: Chip, tokens: int) -> bool:
     """Whether there is a kernel that chooses the experts too, and one that takes what it has chosen."""
-    in_units = weight.few(chip, tokens) and tokens <= PAIRED_TOKENS[-1] and weight.k <= MOST_CHOSEN
-    return in_units or bool(paired(weight, chip, tokens))
+    in_units = weight.few(chip, tokens) and weight.k <= MOST_CHOSEN
+    return tokens <= chip.chosen_tokens and (in_units or bool(paired(weight, chip, tokens)))
 
 
 def moe_gate_up(chip: Chip, attributes: Mapping[str, Any], types: OperandTypes) -> Lowering | None:

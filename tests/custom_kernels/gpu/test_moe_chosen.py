@@ -21,7 +21,8 @@ DTYPES = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int16": "bf16", "int32": "i32", "int8": "i8",
 }  # fmt: skip
 RULES = gpu_rules(GFX1151)
-ON_NVIDIA = {"chunks": gpu_rules(H200), "spans": gpu_rules(SM_90)}
+# The kernels take more tokens than the rules let them.
+ON_NVIDIA = {"chunks": gpu_rules(replace(H200, chosen_tokens=8)), "spans": gpu_rules(replace(SM_90, chosen_tokens=8))}
 COUNTED = np.zeros(SCRATCH_WORDS + COUNTER_WORDS, np.int32)
 ROUTING = ("expert", "order", "offsets", "tiles")
 GROUPED = {"scoring": "sigmoid", "normalize": True, "scale": 2.5, "groups": 4, "group_k": 2, "biased": True}
