@@ -6,7 +6,8 @@
 Models of h200/small_models.py (NAME: some of them): dense, norms after attention and MLP, latent attention, mixtures
 of experts, in formats and types of activations that take different kernels: a prompt of 140 tokens (the kernels of many
 rows and attention of chunks), six decoded one by one, then eight and two at once. `run` prints the relative L2 error of
-each step's logits and fails where one is beyond the limit or a token differs.
+each step's logits and fails where one is beyond the limit or a token differs; with bfloat16 activations the two best
+logits of a random model may be closer than that error, so tokens are told but do not count.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def run(folder: Path) -> None:
             error, same = found if isinstance(found, tuple) else (float("inf"), False)
             tokens = found if isinstance(found, str) else "the same" if same else "differ"
             print(f"| {name} | {error:.1e} | {tokens} |", flush=True)
-            if not (same and error < LIMITS[activations]):
+            if not (error < LIMITS[activations] and (same or activations == "bf16")):
                 wrong.append(name)
     if wrong:
         raise SystemExit(f"not the CPU's: {', '.join(wrong)}")
