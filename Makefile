@@ -122,6 +122,7 @@ h200-kit: $(DEMO)/cpu/build.json
 
 # For one run of a minute: all formats of few rows, each kernel's choices beside each other.
 #   python benchmarks/gpu_kernels.py run artifacts/h200/few
+# and beside it, where MLX's CUDA build is, its matmuls: python benchmarks/h200_mlx_matmul.py
 h200-few: env
 	$(BIN)/python benchmarks/gpu_kernels.py prepare $(KIT)/few few
 
