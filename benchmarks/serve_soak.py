@@ -47,6 +47,21 @@ async def reference(port: int, rng: random.Random) -> Reference:
             return Reference(tuple(ids["tokens"]), choice["text"][: begins[sure]], sure)
 
 
+async def fill_cache(port: int, rng: random.Random) -> None:
+    """Prompts by chance until no more blocks of the KV pool can be used: a block's memory is resident from its first
+    use, and how soon all have been used is a matter of the machine's speed."""
+    before = -1
+    while True:
+        _, (slots,) = await ask(port, "/slots", b"", "GET")
+        blocks = slots["blocks"]
+        if blocks["cached"] <= before:
+            return
+        before = blocks["cached"]
+        for _ in range(slots["slots"]):
+            ids = [rng.randrange(10, 5000) for _ in range(2 * blocks["total"])]
+            await ask(port, "/v1/completions", json.dumps({"prompt": ids, "max_tokens": 1}).encode())
+
+
 @dataclass
 class Soak:
     """One run: the server, its clients, and what was found."""
@@ -122,6 +137,7 @@ async def run(server: ServerProcess, minutes: float, clients: int, seed: int) ->
     rng = random.Random(seed)
     references = [await reference(server.port, rng) for _ in range(8)]
     soak = Soak(server, Clients(server.port, references, rng), 0)
+    await fill_cache(server.port, rng)
     for action in ACTIONS:  # all clients at once, so that memory has been as high as this mix can bring it
         await asyncio.gather(*(soak.act(action) for _ in range(clients)))
     handles, began = server.handles(), time.monotonic()
