@@ -111,7 +111,7 @@ class DeviceQueue:
         return view
 
     def fetch(self, entry: str, spec: TensorSpec, view: Any) -> Fetched:
-        """DeviceQueue a copy of a result to the host."""
+        """Queue a copy of a result to the host."""
         slot = self._slot((entry, spec.name, "out"), spec)  # inputs and results have some names in common
         self._copy(slot, view.get_buffer(), slot.buffer)
         return Fetched(self, slot)
