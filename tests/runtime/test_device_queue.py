@@ -90,6 +90,27 @@ def test_a_call_that_fails_leaves_the_queue_whole(ahead: BatchEngine) -> None:
         )
 
 
+def test_who_waits_has_the_queue_looked_at_again(ahead: BatchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled: list[int] = []
+
+    class Nudge:
+        def signal(self, value: int) -> None:
+            signalled.append(value)
+
+    class Late:
+        def query(self) -> int:
+            return len(signalled) // 3
+
+    queue = ahead.program._queue
+    assert queue
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "_nudge", Nudge())
+        patch.setattr(queue, "_nudges", 0)
+        patch.setattr(queue, "_semaphore", Late())
+        queue.wait(2)
+    assert signalled == [1, 2, 3, 4, 5, 6]
+
+
 def test_greedy_steps_are_started_before_the_last_token_was_read(
     ahead: BatchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
