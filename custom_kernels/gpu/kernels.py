@@ -40,7 +40,7 @@ GEMM_ROWS = (16, 64)  # rows of x in a gemm kernel's tile
 DENSE = ("f32", "f16", "bf16")
 WIDE = ("f32", "f16")  # weights that bfloat16 does not hold exactly: no matrix units
 POOLS = {**ATTENTION_POOLS, "f32": "f32"}  # type of a pool -> its type in cache.h
-STRIPES_AT_ONCE = 2  # workgroups of an NVIDIA multiprocessor: 128 registers a lane
+AT_ONCE = 2  # workgroups of an NVIDIA multiprocessor: 128 registers a lane
 PTX_VERSION = 78  # CUDA 11.8
 PTX_VERSIONS = {"sm_89": 81}  # CUDA 12.1, which converts fp8
 
@@ -197,19 +197,23 @@ def ptx_object(chip: str, symbols: Iterable[str]) -> KernelObject:
         out.write_text(_bounded(out.read_text()))
 
     names = sorted(set(symbols))
-    bounds = [str(STRIPES_AT_ONCE), *(f"{name} {threads(name)}" for name in names)]
+    bounds = [_bounds(name) for name in names]
     return _cached(chip, [*flags, *FLAGS, *bounds], names, (".ptx",), assemble)
 
 
+def _bounds(symbol: str) -> str:
+    """PTX directives of a kernel: the threads of a workgroup, and that two of stripes, and of few tokens' spans, run at
+    once. So the driver gives them enough registers and no more."""
+    stripes = "_stripes_" in symbol or re.search(r"_m\d+r[1-4]x\d+", symbol)
+    several = bool(stripes or re.match(r"strixhlo_moe_(gate_up|gate_up_biased|rows)_few_spans_", symbol))
+    return f".maxntid {threads(symbol)}, 1, 1\n" + f".minnctapersm {AT_ONCE}\n" * (several and threads(symbol) == 256)
+
+
 def _bounded(ptx: str) -> str:
-    """PTX that says how many threads a workgroup of each kernel has, and of stripes that two of them run at once: the
-    driver gives them enough registers and no more."""
+    """PTX with the directives of each kernel."""
 
     def bound(entry: re.Match[str]) -> str:
-        stripes = "_stripes_" in entry[2] or re.search(r"_m\d+r[1-4]x\d+", entry[2])
-        several = stripes and threads(entry[2]) == 256
-        at_once = f".minnctapersm {STRIPES_AT_ONCE}\n" if several else ""
-        return f"{entry[1]}.maxntid {threads(entry[2])}, 1, 1\n{at_once}{{"
+        return f"{entry[1]}{_bounds(entry[2])}{{"
 
     return re.sub(r"(\.entry (\w+)\([^)]*\)\s*(?://[^\n]*\s*)?)\{", bound, ptx)
 
