@@ -26,7 +26,7 @@ MODEL, SIZE = "iree.abi.model", "iree.abi.transients.size.constant"
 _STORAGE = re.compile(r"!hal\.buffer {iree\.abi\.output = (\d+)")
 # Host buffers of an input or result: more than steps that are in flight; logits are read before the next step.
 SLOTS, FEW_SLOTS, LARGE = 4, 2, 1 << 16
-ASKED_EVERY = 1e-6  # seconds; Linux makes some 55 us of it
+ASKED_EVERY = 1e-6  # seconds; the kernel's timer makes it longer
 _HOST = int(rt.MemoryType.HOST_LOCAL) | int(rt.MemoryType.HOST_CACHED) | int(rt.MemoryType.DEVICE_VISIBLE)
 _HOST_USAGE = int(rt.BufferUsage.TRANSFER) | int(rt.BufferUsage.MAPPING_SCOPED)
 
